@@ -1,0 +1,51 @@
+"""What a mask slot is fed: one vector, made from the target's embedding or learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from dflash.model.errors import UserError
+
+# (the target's embedding, mask token id or None, the learned vector or None) -> [H]
+MaskRow = Callable[[nn.Module, int | None, Tensor | None], Tensor]
+
+
+def reserved(embedding: nn.Module, mask_token_id: int | None, learned: Tensor | None) -> Tensor:
+    """The embedding of an unused token (the paper's choice).
+
+    Raises:
+        UserError: the config names no mask token.
+    """
+    if mask_token_id is None:
+        raise UserError.of("mask_token_id", None, "an unused token id when mask_embedding=reserved")
+    weight: Tensor = embedding.weight
+    return embedding(torch.tensor(mask_token_id, device=weight.device))
+
+
+def mean(embedding: nn.Module, mask_token_id: int | None, learned: Tensor | None) -> Tensor:
+    """The mean over the vocabulary."""
+    weight: Tensor = embedding.weight
+    return weight.float().mean(dim=0).to(weight.dtype)
+
+
+def zero(embedding: nn.Module, mask_token_id: int | None, learned: Tensor | None) -> Tensor:
+    """No signal but the position."""
+    weight: Tensor = embedding.weight
+    return torch.zeros_like(weight[0])
+
+
+def trained(embedding: nn.Module, mask_token_id: int | None, learned: Tensor | None) -> Tensor:
+    """The drafter's own parameter ``mask_embed``."""
+    assert learned is not None  # the drafter registers it exactly when this row is chosen
+    return learned
+
+
+MASK_ROWS: dict[str, MaskRow] = {
+    "reserved": reserved,
+    "learned": trained,
+    "mean": mean,
+    "zero": zero,
+}
