@@ -1,0 +1,96 @@
+"""How a drafter is trained; the only place where these defaults are written.
+
+The defaults are the paper's recipe where the paper states one (sections 5 and A.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import ConfigDict
+
+from dflash.model.errors import UserError
+
+PAPER_GAMMA = {16: 7.0, 10: 5.0, 8: 4.0}  # paper A.1, by block size
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Loss of a slot and weight of its position.
+
+    ``gamma=None`` takes the paper's value for the block size, else ``block_size / 2 - 1`` (at
+    least 1), a line close to the paper's three points.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    token: Literal["ce"] = "ce"
+    position: Literal["exp", "none"] = "exp"
+    gamma: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.gamma is not None and self.gamma <= 0:
+            raise UserError.of("train.loss.gamma", self.gamma, "a positive number or null")
+
+    def gamma_for(self, block_size: int) -> float:
+        """Decay length in slots."""
+        if self.gamma is not None:
+            return self.gamma
+        return PAPER_GAMMA.get(block_size, max(1.0, block_size / 2 - 1))
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run.
+
+    Attributes:
+        steps: optimizer steps; ``None`` means ``epochs`` passes over the sequences.
+        sequences: sequences per optimizer step, over all devices.
+        micro_batch: sequences per forward; ``None`` means all of a step's at once.
+        anchors_per_sequence: blocks drawn from one sequence in a step.
+        init: ``random``, or ``target`` to start from the target's own layers.
+        precision: ``auto`` is bf16 autocast where the device has fast bf16, else 32-bit;
+            master weights are fp32 either way.
+        checkpoint_every: optimizer steps between resume points.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    steps: int | None = None
+    epochs: int = 6
+    sequences: int = 32
+    micro_batch: int | None = None
+    anchors_per_sequence: int = 512
+    anchors: Literal["random", "uniform", "all"] = "random"
+    loss: LossConfig = field(default_factory=LossConfig)
+    init: Literal["random", "target"] = "random"
+    lr: float = 6e-4
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    warmup_ratio: float = 0.04
+    min_lr_ratio: float = 0.0
+    clip: float = 1.0
+    max_length: int = 3072
+    precision: Literal["auto", "32", "bf16-mixed"] = "auto"
+    attention: Literal["blocks", "sdpa", "eager", "flex_attention"] = "blocks"
+    devices: int = 1
+    strategy: str = "auto"
+    checkpoint_every: int = 50
+    logger: Literal["csv", "tensorboard", "wandb"] = "csv"
+
+    def __post_init__(self) -> None:
+        positive = ("epochs", "sequences", "anchors_per_sequence", "checkpoint_every", "devices")
+        for name in positive:
+            if getattr(self, name) < 1:
+                raise UserError.of(f"train.{name}", getattr(self, name), "an integer of at least 1")
+        for name in ("steps", "micro_batch"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError.of(f"train.{name}", value, "null or an integer of at least 1")
+        for name in ("lr", "clip"):
+            if getattr(self, name) <= 0:
+                raise UserError.of(f"train.{name}", getattr(self, name), "a positive number")
+        for name in ("warmup_ratio", "min_lr_ratio"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError.of(f"train.{name}", getattr(self, name), "a number from 0 to 1")

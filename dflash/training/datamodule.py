@@ -1,0 +1,95 @@
+"""The LightningDataModule: optimizer step ``s`` gets batch ``s``, also after a resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import lightning as L
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from dflash.data.collate import BlockBatch, BlockSampler, collate
+from dflash.data.features import FeatureSource
+from dflash.data.order import StepOrder
+from dflash.data.rollouts import Rollout
+from dflash.training.config import TrainConfig
+
+
+class StepBatches(Dataset[list[BlockBatch]]):
+    """The batch of every optimizer step, a pure function of (seed, step)."""
+
+    def __init__(
+        self,
+        rollouts: Sequence[Rollout],
+        features: FeatureSource | None,
+        config: TrainConfig,
+        block_size: int,
+        seed: int,
+        steps: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.rollouts, self.features, self.config = rollouts, features, config
+        self.block_size, self.steps = block_size, steps
+        lengths = [len(row.token_ids) for row in rollouts]
+        self.order = StepOrder(lengths, config.sequences, seed)
+        self.sampler = BlockSampler(config.anchors, block_size, config.anchors_per_sequence, seed)
+        self.rank, self.world_size = rank, world_size
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, step: int) -> list[BlockBatch]:
+        """The micro-batches of this process."""
+        rows = self.order.rows(step)[self.rank :: self.world_size]
+        size = self.config.micro_batch or len(rows)
+        return [self._micro(step, rows[start : start + size]) for start in range(0, len(rows), size)]
+
+    def _micro(self, step: int, rows: list[int]) -> BlockBatch:
+        anchors = [self.sampler.anchors(self.rollouts[row], step, row) for row in rows]
+        return collate(self.rollouts, self.features, rows, anchors, self.block_size)
+
+
+class FromStep(Sampler[int]):
+    """Steps in order, from the one that training has reached."""
+
+    def __init__(self, module: L.LightningDataModule, steps: int) -> None:
+        self.module, self.steps = module, steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[int]:
+        trainer = self.module.trainer
+        return iter(range(trainer.global_step if trainer else 0, self.steps))
+
+
+class DrafterData(L.LightningDataModule):
+    """Feeds one run."""
+
+    def __init__(
+        self,
+        rollouts: Sequence[Rollout],
+        features: FeatureSource | None,
+        config: TrainConfig,
+        block_size: int,
+        seed: int,
+        steps: int,
+    ) -> None:
+        super().__init__()
+        self.rollouts, self.features, self.config = rollouts, features, config
+        self.block_size, self.seed, self.steps = block_size, seed, steps
+
+    def train_dataloader(self) -> DataLoader[list[BlockBatch]]:
+        """One item per optimizer step, micro-batches inside."""
+        assert self.trainer is not None
+        batches = StepBatches(
+            self.rollouts,
+            self.features,
+            self.config,
+            self.block_size,
+            self.seed,
+            self.steps,
+            self.trainer.global_rank,
+            self.trainer.world_size,
+        )
+        return DataLoader(batches, batch_size=None, sampler=FromStep(self, self.steps))

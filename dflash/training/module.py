@@ -1,0 +1,133 @@
+"""The LightningModule: it wires drafter, loss and optimizer, and computes nothing of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from dflash.data.collate import BlockBatch
+from dflash.model import DFlashDraftModel, TrainingLayout
+from dflash.training.config import TrainConfig
+from dflash.training.losses import IGNORED, POSITION_WEIGHTS, block_loss, label_weights
+from dflash.training.optim import build_optimizer, build_schedule
+
+
+class Borrowed:
+    """Holds the target's frozen modules out of ``nn.Module``'s sight: they are lent, not ours.
+
+    So they are in no optimizer, no checkpoint and no gradient reduction.
+    """
+
+    def __init__(self, embedding: nn.Module, head: nn.Module) -> None:
+        self.embedding = embedding
+        self.head = head
+
+
+class DrafterTraining(L.LightningModule):
+    """Trains one drafter on batches of anchored blocks."""
+
+    def __init__(
+        self, drafter: DFlashDraftModel, borrowed: Borrowed, config: TrainConfig, steps: int
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.drafter = drafter
+        self.borrowed = borrowed
+        self.config = config
+        self.steps = steps
+        gamma = config.loss.gamma_for(drafter.block_size)
+        weights = POSITION_WEIGHTS[config.loss.position](drafter.block_size, gamma)
+        self.register_buffer("position_weights", weights, persistent=False)
+        self.register_buffer("label_rows", label_rows(drafter), persistent=False)
+
+    def training_step(self, batch: list[BlockBatch], batch_idx: int) -> None:
+        """One optimizer step: the micro-batches of the global batch, their losses added up."""
+        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
+        labels = [self.draft_labels(part.labels) for part in batch]
+        weights = [label_weights(part, self.position_weights) for part in labels]
+        total = self.global_sum(torch.stack([part.sum() for part in weights]).sum())
+        loss = torch.zeros((), device=self.device)
+        for index, part in enumerate(batch):
+            last = index == len(batch) - 1
+            with optimizer.toggle_model(sync_grad=last):
+                numerator = self.numerator(part, labels[index], weights[index])
+                # processes average their gradients, hence the world size
+                self.manual_backward(numerator * self.trainer.world_size / total)
+            loss += numerator.detach()
+        self.clip_gradients(
+            optimizer, gradient_clip_val=self.config.clip, gradient_clip_algorithm="norm"
+        )
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        scheduler.step()
+        loss = self.global_sum(loss) / total
+        self.log("loss", loss, prog_bar=True)
+        self.log("lr", scheduler.get_last_lr()[0])
+
+    def numerator(self, batch: BlockBatch, labels: Tensor, weights: Tensor) -> Tensor:
+        """Weighted sum of slot losses of one micro-batch."""
+        if not bool((weights > 0).any()):  # nothing supervised here: a zero with a graph
+            return sum(p.sum() for p in self.drafter.parameters() if p.requires_grad) * 0.0
+        hidden = block_states(self.drafter, batch, self.borrowed.embedding, self.config.attention)
+        head: Any = self.borrowed.head
+        rows = self.drafter.vocab_index
+        weight = head.weight if rows is None else self.head_rows(head.weight, rows)
+        return block_loss(hidden, weight, getattr(head, "bias", None), labels, weights)
+
+    def head_rows(self, weight: Tensor, rows: Tensor) -> Tensor:
+        """The frozen head's rows of the draft vocabulary, gathered once."""
+        if not hasattr(self, "_head_rows"):
+            self._head_rows = weight[rows]
+        return self._head_rows
+
+    def draft_labels(self, labels: Tensor) -> Tensor:
+        """Token ids as rows of the draft head; tokens outside its vocabulary are unsupervised."""
+        if self.label_rows is None:
+            return labels
+        return torch.where(labels == IGNORED, IGNORED, self.label_rows[labels.clamp(min=0)])
+
+    def global_sum(self, value: Tensor) -> Tensor:
+        """Sum over processes."""
+        return self.trainer.strategy.reduce(value, reduce_op="sum")
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """AdamW with warm-up and cosine."""
+        optimizer = build_optimizer(self.drafter, self.config)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": build_schedule(optimizer, self.steps, self.config),
+        }
+
+    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+        """Move the micro-batches."""
+        return [part.to(device) for part in batch]
+
+
+def block_states(
+    drafter: DFlashDraftModel, batch: BlockBatch, embedding: nn.Module, attention: str
+) -> Tensor:
+    """The drafter's hidden states of all blocks in the training layout, ``[B, N, slots, H]``."""
+    layout = TrainingLayout(
+        batch.token_ids.shape[1], batch.anchors, batch.valid, batch.lengths, drafter.block_size
+    )
+    noise = drafter.embed_block(batch.anchor_ids, embedding)  # [B, N, slots, H]
+    hidden = drafter(
+        position_ids=layout.position_ids(),
+        attention_mask=layout.mask(drafter.switches, attention),
+        noise_embedding=noise.flatten(1, 2),
+        target_hidden=drafter.context_of(batch.token_ids, batch.features, embedding),
+    )
+    return hidden.unflatten(1, noise.shape[1:3])
+
+
+def label_rows(drafter: DFlashDraftModel) -> Tensor | None:
+    """``[V]`` row of the draft head of each token id, -100 outside the draft vocabulary."""
+    index = drafter.vocab_index
+    if index is None:
+        return None
+    rows = torch.full((drafter.config.vocab_size,), IGNORED)
+    rows[index] = torch.arange(len(index))
+    return rows
