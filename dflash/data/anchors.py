@@ -57,7 +57,9 @@ def generator_for(*key: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(key))
 
 
-def labels_of(token_ids: Sequence[int] | Positions, anchors: Positions, block_size: int) -> Positions:
+def labels_of(
+    token_ids: Sequence[int] | Positions, anchors: Positions, block_size: int
+) -> Positions:
     """``[N, block_size]``: slot k is token anchor+k; slot 0 and slots past the end are -100."""
     tokens = np.asarray(token_ids, dtype=np.int64)
     index = anchors[:, None] + np.arange(block_size)  # [N, slots]

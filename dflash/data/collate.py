@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -36,8 +36,9 @@ class BlockBatch:
 
     def to(self, device: torch.device | str) -> BlockBatch:
         """The same batch on another device (Lightning calls this)."""
-        values = [getattr(self, field.name) for field in fields(self)]
-        return BlockBatch(*(None if value is None else value.to(device) for value in values))
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {name: value.to(device) for name, value in values.items() if value is not None}
+        return replace(self, **moved)
 
     @property
     def anchor_ids(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""The target's tapped hidden states: stored once and memory-mapped, or computed as they are asked for.
+"""The target's tapped hidden states: stored once and memory-mapped, or computed when asked for.
 
 Both sources run the target on one sequence at a time, so they give identical values: padding or
 another batch would change the last bits.

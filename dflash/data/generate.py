@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-
 from dflash.model.errors import UserError
 from dflash.target import Target
 from dflash.target.cache import roomy_cache

@@ -87,7 +87,8 @@ def build_rollouts(
     directory.mkdir(parents=True, exist_ok=True)
     rollouts: list[Rollout] = []
     for turn in range(max(len(prompt.turns) for prompt in prompts)):
-        asked = [_ask(target, prompt, turn, rollouts) for prompt in prompts if len(prompt.turns) > turn]
+        asking = [prompt for prompt in prompts if len(prompt.turns) > turn]
+        asked = [_ask(target, prompt, turn, rollouts) for prompt in asking]
         rollouts += _answer_turn(
             target, asked, max_new_tokens, temperature, seed, directory, shipped, progress
         )

@@ -1,8 +1,9 @@
-"""Attention of a draft layer: queries from the block, keys and values from target context and block.
+"""Attention of a draft layer: queries from the block, keys and values from context and block.
 
 Differences from ``Qwen3Attention`` (paper §4.2): a second stream of keys and values is made of the
-fused target features, by the same projections, and nothing is causal unless a mask says so. What the
-switches of design §5 change is passed in as :class:`AttentionComponents`; the forward has no flags.
+fused target features, by the same projections, and nothing is causal unless a mask says so. What
+the switches of design §5 change is passed in as :class:`AttentionComponents`; the forward has no
+flags.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class Qwen3DFlashAttention(nn.Module):
     def forward(
         self,
         hidden_states: Tensor,
-        target_hidden: Tensor | None,
+        target_hidden: Tensor,
         position_embeddings: Rotary,
         attention_mask: Any = None,
         past_key_values: Cache | None = None,
@@ -151,7 +152,7 @@ class Qwen3DFlashAttention(nn.Module):
 
         Args:
             hidden_states: ``[B, Q, H]`` block slots.
-            target_hidden: ``[B, C, H]`` fused features of the *new* context; None without context keys.
+            target_hidden: ``[B, C, H]`` fused features of the *new* context.
             position_embeddings: cos and sin ``[B, C+Q, head_dim]``, context first.
             attention_mask: in the form of ``config._attn_implementation``; None shows every key.
             past_key_values: cache of committed context. New context and the block are appended; the
@@ -161,7 +162,9 @@ class Qwen3DFlashAttention(nn.Module):
             ``[B, Q, H]`` and the attention weights, where the implementation gives them.
         """
         block_rotary = _part(position_embeddings, -hidden_states.shape[1], None)
-        q = self.encoding(self._heads(self.q_proj, hidden_states), self.q_norm, rotate, block_rotary)
+        q = self.encoding(
+            self._heads(self.q_proj, hidden_states), self.q_norm, rotate, block_rotary
+        )
         k, v = self._keys_and_values(hidden_states, target_hidden, position_embeddings)
         if past_key_values is not None and "context" in self.streams:
             k, v = past_key_values.update(k, v, self.layer_idx)
@@ -181,7 +184,7 @@ class Qwen3DFlashAttention(nn.Module):
         return self.o_proj(out.reshape(*hidden_states.shape[:-1], -1)), weights
 
     def _keys_and_values(
-        self, block: Tensor, context: Tensor | None, rotary: Rotary
+        self, block: Tensor, context: Tensor, rotary: Rotary
     ) -> tuple[Tensor, Tensor]:
         """Both ``[B, kv_heads, K, head_dim]``, the streams one after the other."""
         projections = {

@@ -2,8 +2,8 @@
 
 In the training layout a slot sees context features and its own block, never another block. Dense
 attention still computes all ``(N*slots)²`` scores and masks them away. Here a slot's scores are two
-short pieces, ``[context | own block]``, under one softmax, and the query heads of a group are folded
-into the query axis, so that neither keys nor values are repeated per head or per block.
+short pieces, ``[context | own block]``, under one softmax, and the query heads of a group share
+their keys and values, which are never repeated per head or per block.
 
 Registered with transformers under the name ``blocks``. A mask that is not a :class:`BlocksMask`
 belongs to a decode step, which has one block, and goes to sdpa.
@@ -91,7 +91,7 @@ def two_part_attention(
 
 
 def _hide(scores: Tensor, visible: Tensor) -> Tensor:
-    """Scores ``[B, kv, N, group, slots, K]`` without those that ``visible [B, N, …, K]`` excludes."""
+    """``[B, kv, N, group, slots, K]`` scores, -inf where not ``visible [B, N, …, K]``."""
     return scores.masked_fill(~visible[:, None, :, None], float("-inf"))
 
 

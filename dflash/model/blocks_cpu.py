@@ -3,8 +3,8 @@
 Attention over a set of keys can be computed per part of the set and merged: with ``lse`` the
 logarithm of a part's softmax denominator, ``out = Σ_part exp(lse_part - lse) · out_part`` where
 ``lse = log Σ_part exp(lse_part)``. The backward of a part needs nothing of the other parts but the
-merged ``out`` and ``lse``. So the long part, a row's context, goes to PyTorch's flash kernel for CPUs,
-whose scores never leave the cache, and the short part, ``slots`` keys, is written out.
+merged ``out`` and ``lse``. So the long part, a row's context, goes to PyTorch's flash kernel for
+CPUs, whose scores never leave the cache, and the short part, ``slots`` keys, is written out.
 
 Masked scores are a large negative *finite* number: their weights underflow to exactly zero, and a
 query that sees no context at all gets a weight of exactly zero for that part instead of NaN.

@@ -1,4 +1,4 @@
-"""How target features enter the drafter: fused into keys and values, added at the input, or not at all.
+"""How target features enter the drafter: as keys and values, at its input, or not at all.
 
 The parameters are the drafter's own modules ``fc`` and ``hidden_norm`` (public names); this file
 builds them and holds the functions that use them.
@@ -47,8 +47,8 @@ def build_hidden_norm(config: Qwen3Config, switches: DrafterSwitches) -> nn.Modu
 def fuse(target_hidden: Tensor, fc: nn.Linear | None, hidden_norm: nn.Module, size: int) -> Tensor:
     """Fuse ``[B, C, F*H]`` (``[B, C, H]`` without ``fc``) to the context ``[B, C, H]``.
 
-    Where ``fc`` expects ``F*H`` channels, an input of ``H`` is taken as already fused and normalised
-    and used as it is.
+    Where ``fc`` expects ``F*H`` channels, an input of ``H`` is taken as already fused and
+    normalised and used as it is.
 
     Raises:
         UserError: any other number of channels.
@@ -78,5 +78,3 @@ def add_latest(inputs: Tensor, context: Tensor, latest: Tensor) -> Tensor:
 
 
 INJECTIONS: dict[str, Injection] = {"fused": leave, "none": leave, "input": add_latest}
-
-

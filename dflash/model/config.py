@@ -2,8 +2,8 @@
 
 Public layout (paper §1.1 and its released checkpoints): a Qwen3 config whose ``num_hidden_layers``
 counts draft layers, with ``num_target_layers``, ``block_size`` and ``dflash_config:
-{target_layer_ids, mask_token_id, block_size}``. Switches that differ from the paper's live under the
-extra key ``dflash_lab``, which is absent at defaults, so default drafters load anywhere.
+{target_layer_ids, mask_token_id, block_size}``. Switches that differ from the paper's live under
+the extra key ``dflash_lab``, which is absent at defaults, so default drafters load anywhere.
 
 A plain Qwen3 config has none of these fields. It then gets the paper's values: block size 16, five
 uniform taps (fewer when its layers are too few for five distinct ones), and a target as deep as the
@@ -128,9 +128,7 @@ def switches_of(config: PretrainedConfig) -> DrafterSwitches:
             raise UserError.of("dflash_config.target_layer_ids", list(ids), f"{list(named)}")
         return switches
     taps = FeatureSwitches.taps if ids == _paper_taps(config) else ids
-    return dataclasses.replace(
-        switches, features=dataclasses.replace(switches.features, taps=taps)
-    )
+    return dataclasses.replace(switches, features=dataclasses.replace(switches.features, taps=taps))
 
 
 def _paper_taps(config: PretrainedConfig) -> tuple[int, ...] | None:
@@ -168,7 +166,7 @@ def mask_token_id(config: PretrainedConfig) -> int | None:
 
 
 def _public(config: PretrainedConfig, name: str, default: Any) -> Any:
-    """A DFlash field, from ``dflash_config`` or the top level (both exist in public checkpoints)."""
+    """A DFlash field, from ``dflash_config`` or the top level; public checkpoints use both."""
     inner = getattr(config, "dflash_config", None) or {}
     return inner.get(name, getattr(config, name, default))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -123,7 +123,7 @@ class DFlashDraftModel(Qwen3PreTrainedModel):
             blocks_of = self.block_size
         # index of each block's latest committed feature among the new ones, [B, N]
         latest = positions[:, context.shape[1] :: blocks_of] - 1 - positions[:, :1]
-        hidden = self.inject(noise_embedding, context, latest)
+        hidden = self.inject(noise_embedding, context, latest.expand(len(context), -1))
         rotary = self.rotary_emb(hidden, positions)
         for layer in self.layers:
             hidden = layer(hidden, context, rotary, attention_mask, past_key_values, **kwargs)
@@ -172,7 +172,7 @@ class DFlashDraftModel(Qwen3PreTrainedModel):
         if not self.reads_features:
             return embedding(token_ids)
         if features is None:
-            raise UserError.of("features", None, f"target features unless kv.fusion=none")
+            raise UserError.of("features", None, "target features unless kv.fusion=none")
         return features
 
     @property
@@ -204,15 +204,14 @@ class DFlashDraftModel(Qwen3PreTrainedModel):
         if rows is None:
             return head(hidden)
         bias = getattr(head, "bias", None)
-        weight: Tensor = head.weight
-        return nn.functional.linear(hidden, weight[rows], None if bias is None else bias[rows])
+        weight = cast(Tensor, head.weight)[rows]  # [V_draft, H]
+        return nn.functional.linear(hidden, weight, None if bias is None else bias[rows])
 
     def to_token_ids(self, draft_ids: Tensor) -> Tensor:
         """Rows of the draft vocabulary to token ids."""
         rows = self.vocab_index
         return draft_ids if rows is None else rows[draft_ids]
 
-    @torch.inference_mode()
     def spec_generate(
         self,
         target: Any,
@@ -224,9 +223,10 @@ class DFlashDraftModel(Qwen3PreTrainedModel):
         """Speculative decoding with this drafter; see :func:`dflash.decoding.dflash_generate`."""
         from dflash.decoding import dflash_generate  # the one upward import: a convenience
 
-        return dflash_generate(
-            self.eval(), target, input_ids, max_new_tokens, stop_token_ids, temperature
+        output_ids = dflash_generate(
+            self, target, input_ids, max_new_tokens, stop_token_ids, temperature
         )
+        return cast(Tensor, output_ids)
 
     @classmethod
     def from_pretrained(cls, path: Any, *args: Any, **kwargs: Any) -> DFlashDraftModel:
@@ -259,6 +259,8 @@ def _all_positions(position_ids: Tensor, context: int, slots: int) -> Tensor:
     if given == context + slots:
         return position_ids
     if given != slots:
-        raise UserError.of("position_ids.shape[1]", given, f"{slots} or {context + slots} positions")
+        raise UserError.of(
+            "position_ids.shape[1]", given, f"{slots} or {context + slots} positions"
+        )
     before = torch.arange(-context, 0, device=position_ids.device)
     return torch.cat([position_ids[:, :1] + before, position_ids], dim=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class UserError(ValueError):
-    """A mistake of the user's. Its text is one line; the command line prints it and exits with 2."""
+    """A mistake of the user's, in one line of text; the command line prints it and exits with 2."""
 
     @classmethod
     def of(cls, field: str, value: object, allowed: str) -> UserError:

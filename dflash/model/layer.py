@@ -34,7 +34,7 @@ class Qwen3DFlashDecoderLayer(GradientCheckpointingLayer):
     def forward(
         self,
         hidden_states: Tensor,
-        target_hidden: Tensor | None,
+        target_hidden: Tensor,
         position_embeddings: Rotary,
         attention_mask: Any = None,
         past_key_values: Cache | None = None,

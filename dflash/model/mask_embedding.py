@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -21,26 +22,28 @@ def reserved(embedding: nn.Module, mask_token_id: int | None, learned: Tensor | 
     """
     if mask_token_id is None:
         raise UserError.of("mask_token_id", None, "an unused token id when mask_embedding=reserved")
-    weight: Tensor = embedding.weight
-    return embedding(torch.tensor(mask_token_id, device=weight.device))
+    return embedding(torch.tensor(mask_token_id, device=_table(embedding).device))
 
 
 def mean(embedding: nn.Module, mask_token_id: int | None, learned: Tensor | None) -> Tensor:
     """The mean over the vocabulary."""
-    weight: Tensor = embedding.weight
-    return weight.float().mean(dim=0).to(weight.dtype)
+    table = _table(embedding)
+    return table.float().mean(dim=0).to(table.dtype)
 
 
 def zero(embedding: nn.Module, mask_token_id: int | None, learned: Tensor | None) -> Tensor:
     """No signal but the position."""
-    weight: Tensor = embedding.weight
-    return torch.zeros_like(weight[0])
+    return torch.zeros_like(_table(embedding)[0])
 
 
 def trained(embedding: nn.Module, mask_token_id: int | None, learned: Tensor | None) -> Tensor:
     """The drafter's own parameter ``mask_embed``."""
     assert learned is not None  # the drafter registers it exactly when this row is chosen
     return learned
+
+
+def _table(embedding: nn.Module) -> Tensor:
+    return cast(Tensor, embedding.weight)
 
 
 MASK_ROWS: dict[str, MaskRow] = {

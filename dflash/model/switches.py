@@ -125,7 +125,9 @@ class DrafterSwitches:
                 )
             if context in ("none", "index_causal"):
                 raise UserError.of(
-                    "drafter.attention.context", context, "full, window:<n>, latest with kv.fusion=input"
+                    "drafter.attention.context",
+                    context,
+                    "full, window:<n>, latest with kv.fusion=input",
                 )
         if self.attention.leak and not self.context_keys:
             raise UserError.of(
@@ -163,7 +165,9 @@ def parse_dataclass(cls: type[T], data: dict[str, Any], where: str) -> T:
 
 def _first_line(error: ValidationError, cls: type, where: str) -> str:
     first = error.errors()[0]
-    path = [str(part) for part in first["loc"] if not str(part).startswith(("tuple[", "str", "int"))]
+    path = [
+        str(part) for part in first["loc"] if not str(part).startswith(("tuple[", "str", "int"))
+    ]
     dotted = ".".join([where, *path])
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, UserError):

@@ -1,8 +1,8 @@
 """Which layers of the target are tapped, and how their outputs become one feature.
 
-A tap is the 0-based id of a decoder layer and means that layer's *output*, which transformers stores
-as ``hidden_states[id + 1]`` (index 0 is the embedding). Other projects number differently; only this
-numbering is used here (design §6).
+A tap is the 0-based id of a decoder layer and means that layer's *output*, which transformers
+stores as ``hidden_states[id + 1]`` (index 0 is the embedding). Other projects number differently;
+only this numbering is used here (design §6).
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def most_taps(num_target_layers: int, wanted: int) -> int:
 def resolve_taps(taps: str | Sequence[int], num_target_layers: int) -> tuple[int, ...]:
     """Turn the switch ``features.taps`` into layer ids.
 
-    ``early``, ``middle`` and ``late`` spread five taps over that third of the layers; ``last`` is the
-    last decoder layer, before the final norm.
+    ``early``, ``middle`` and ``late`` spread five taps over that third of the layers; ``last`` is
+    the last decoder layer, before the final norm.
 
     Raises:
         UserError: an id is out of range or occurs twice.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
@@ -18,6 +17,8 @@ ROOM = 128  # positions allocated beyond what is needed now
 class RoomyLayer(DynamicLayer):
     """Keys and values ``[B, heads, T, D]`` are views of buffers that are longer than T."""
 
+    keys: Tensor
+    values: Tensor
     buffers: tuple[Tensor, Tensor] | None = None
 
     def update(
@@ -29,12 +30,9 @@ class RoomyLayer(DynamicLayer):
         used = self.get_seq_length()
         total = used + key_states.shape[-2]
         if self.buffers is None or total > self.buffers[0].shape[-2]:
-            old = (
-                (self.keys, self.values)
-                if used
-                else (key_states[..., :0, :], value_states[..., :0, :])
-            )
-            self.buffers = (_roomy(old[0], total + ROOM), _roomy(old[1], total + ROOM))
+            empty = key_states[..., :0, :], value_states[..., :0, :]
+            keys, values = (self.keys, self.values) if used else empty
+            self.buffers = _roomy(keys, total + ROOM), _roomy(values, total + ROOM)
         keys, values = self.buffers
         keys[..., used:total, :] = key_states
         values[..., used:total, :] = value_states

@@ -88,6 +88,9 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError.of(f"train.{name}", value, "null or an integer of at least 1")
+        if self.sequences < self.devices:
+            allowed = f"at most train.sequences={self.sequences}"
+            raise UserError.of("train.devices", self.devices, allowed)
         for name in ("lr", "clip"):
             if getattr(self, name) <= 0:
                 raise UserError.of(f"train.{name}", getattr(self, name), "a positive number")

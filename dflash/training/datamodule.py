@@ -42,7 +42,8 @@ class StepBatches(Dataset[list[BlockBatch]]):
         """The micro-batches of this process."""
         rows = self.order.rows(step)[self.rank :: self.world_size]
         size = self.config.micro_batch or len(rows)
-        return [self._micro(step, rows[start : start + size]) for start in range(0, len(rows), size)]
+        starts = range(0, len(rows), size)
+        return [self._micro(step, rows[start : start + size]) for start in starts]
 
     def _micro(self, step: int, rows: list[int]) -> BlockBatch:
         anchors = [self.sampler.anchors(self.rollouts[row], step, row) for row in rows]

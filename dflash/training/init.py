@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,18 +50,21 @@ def init_from_target(drafter: DFlashDraftModel, target: Target, seed: int) -> No
     from its weights. Everything else keeps its named values.
 
     Raises:
-        UserError: the drafter has more layers than the target, or layers of other sizes.
+        UserError: the drafter has more layers than the target, or layers of other sizes or names.
     """
     init_by_name(drafter, seed)
     first = target.num_layers - len(drafter.layers)
     if first < 0:
         allowed = f"at most {target.num_layers}, the target's, with train.init=target"
         raise UserError.of("drafter.num_layers", len(drafter.layers), allowed)
+    if not hasattr(target.layers[first], "input_layernorm"):
+        raise UserError.of("train.init", "target", "random: the target's layers are unlike Llama's")
+    decoder: Any = decoder_of(target.model)
     with torch.no_grad():
         for index, layer in enumerate(drafter.layers):
             _copy_layer(layer, target.layers[first + index])
-        _copy(drafter.norm.weight, decoder_of(target.model).norm.weight, "norm")
-        _select_tap(drafter, target, first)
+        _copy(drafter.norm.weight, decoder.norm.weight, "norm")
+        _select_tap(drafter, target.layers[first], first)
 
 
 def _copy_layer(layer: nn.Module, source: nn.Module) -> None:
@@ -80,7 +84,7 @@ def _typical_size(projection: Tensor, norm: Tensor) -> float:
     return float((projection.float() * norm.float()).pow(2).sum(1).mean().sqrt())
 
 
-def _select_tap(drafter: DFlashDraftModel, target: Target, first: int) -> None:
+def _select_tap(drafter: DFlashDraftModel, source: Any, first: int) -> None:
     """``fc`` picks one tap; ``hidden_norm`` norms it like the input of target layer ``first``."""
     if drafter.fc is not None:
         size = drafter.config.hidden_size
@@ -89,7 +93,7 @@ def _select_tap(drafter: DFlashDraftModel, target: Target, first: int) -> None:
         drafter.fc.weight.mul_(FUSION_NOISE)
         drafter.fc.weight[:, chosen * size : (chosen + 1) * size] += torch.eye(size)
     if isinstance(weight := getattr(drafter.hidden_norm, "weight", None), Tensor):
-        _copy(weight, target.layers[first].input_layernorm.weight, "hidden_norm")
+        _copy(weight, source.input_layernorm.weight, "hidden_norm")
 
 
 def _copy(parameter: Tensor, source: Tensor, name: str) -> None:

@@ -54,7 +54,7 @@ class FrozenHeadCrossEntropy(torch.autograd.Function):
         total = hidden.new_zeros((), dtype=torch.float32)
         for start in range(0, len(hidden), CHUNK_ROWS):
             part = slice(start, start + CHUNK_ROWS)
-            scores = F.linear(hidden[part], head, bias).float()  # [s, V]
+            scores = F.linear(hidden[part].to(head.dtype), head, bias).float()  # [s, V]
             log_z = scores.logsumexp(-1)
             chosen = scores.gather(-1, labels[part, None])[:, 0]
             total += ((log_z - chosen) * weights[part]).sum()
@@ -90,4 +90,5 @@ def block_loss(
     """
     supervised = weights > 0
     arguments = (hidden[supervised], head, bias, labels[supervised], weights[supervised])
-    return FrozenHeadCrossEntropy.apply(*arguments)
+    loss: Tensor = FrozenHeadCrossEntropy.apply(*arguments)
+    return loss

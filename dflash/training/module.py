@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from dflash.data.collate import BlockBatch
 from dflash.model import DFlashDraftModel, TrainingLayout
@@ -29,6 +32,9 @@ class Borrowed:
 class DrafterTraining(L.LightningModule):
     """Trains one drafter on batches of anchored blocks."""
 
+    position_weights: Tensor  # [block_size]
+    rows_of_tokens: Tensor | None  # [V], see token_rows
+
     def __init__(
         self, drafter: DFlashDraftModel, borrowed: Borrowed, config: TrainConfig, steps: int
     ) -> None:
@@ -41,14 +47,17 @@ class DrafterTraining(L.LightningModule):
         gamma = config.loss.gamma_for(drafter.block_size)
         weights = POSITION_WEIGHTS[config.loss.position](drafter.block_size, gamma)
         self.register_buffer("position_weights", weights, persistent=False)
-        self.register_buffer("label_rows", label_rows(drafter), persistent=False)
+        self.register_buffer("rows_of_tokens", token_rows(drafter), persistent=False)
+        self._head: tuple[Tensor, Tensor | None] | None = None
 
     def training_step(self, batch: list[BlockBatch], batch_idx: int) -> None:
         """One optimizer step: the micro-batches of the global batch, their losses added up."""
-        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
+        optimizer = cast(LightningOptimizer, self.optimizers())
+        scheduler = cast(LambdaLR, self.lr_schedulers())
         labels = [self.draft_labels(part.labels) for part in batch]
         weights = [label_weights(part, self.position_weights) for part in labels]
         total = self.global_sum(torch.stack([part.sum() for part in weights]).sum())
+        total = torch.where(total > 0, total, 1.0)  # nothing supervised anywhere: a loss of zero
         loss = torch.zeros((), device=self.device)
         for index, part in enumerate(batch):
             last = index == len(batch) - 1
@@ -58,13 +67,15 @@ class DrafterTraining(L.LightningModule):
                 self.manual_backward(numerator * self.trainer.world_size / total)
             loss += numerator.detach()
         self.clip_gradients(
-            optimizer, gradient_clip_val=self.config.clip, gradient_clip_algorithm="norm"
+            optimizer.optimizer, gradient_clip_val=self.config.clip, gradient_clip_algorithm="norm"
         )
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         scheduler.step()
         loss = self.global_sum(loss) / total
+        supervised = self.global_sum(torch.stack([(part > 0).sum() for part in weights]).sum())
         self.log("loss", loss, prog_bar=True)
+        self.log("supervised", supervised.float())
         self.log("lr", scheduler.get_last_lr()[0])
 
     def numerator(self, batch: BlockBatch, labels: Tensor, weights: Tensor) -> Tensor:
@@ -72,28 +83,30 @@ class DrafterTraining(L.LightningModule):
         if not bool((weights > 0).any()):  # nothing supervised here: a zero with a graph
             return sum(p.sum() for p in self.drafter.parameters() if p.requires_grad) * 0.0
         hidden = block_states(self.drafter, batch, self.borrowed.embedding, self.config.attention)
-        head: Any = self.borrowed.head
-        rows = self.drafter.vocab_index
-        weight = head.weight if rows is None else self.head_rows(head.weight, rows)
-        return block_loss(hidden, weight, getattr(head, "bias", None), labels, weights)
+        weight, bias = self.head_rows()
+        return block_loss(hidden, weight, bias, labels, weights)
 
-    def head_rows(self, weight: Tensor, rows: Tensor) -> Tensor:
-        """The frozen head's rows of the draft vocabulary, gathered once."""
-        if not hasattr(self, "_head_rows"):
-            self._head_rows = weight[rows]
-        return self._head_rows
+    def head_rows(self) -> tuple[Tensor, Tensor | None]:
+        """The frozen head's rows of the draft vocabulary, gathered once, and their bias."""
+        if self._head is None:
+            head: Any = self.borrowed.head
+            rows = self.drafter.vocab_index
+            pick = slice(None) if rows is None else rows  # a slice is a view: no copy of the head
+            bias = getattr(head, "bias", None)
+            self._head = head.weight[pick], None if bias is None else bias[pick]
+        return self._head
 
     def draft_labels(self, labels: Tensor) -> Tensor:
         """Token ids as rows of the draft head; tokens outside its vocabulary are unsupervised."""
-        if self.label_rows is None:
+        if self.rows_of_tokens is None:
             return labels
-        return torch.where(labels == IGNORED, IGNORED, self.label_rows[labels.clamp(min=0)])
+        return torch.where(labels == IGNORED, IGNORED, self.rows_of_tokens[labels.clamp(min=0)])
 
     def global_sum(self, value: Tensor) -> Tensor:
         """Sum over processes."""
-        return self.trainer.strategy.reduce(value, reduce_op="sum")
+        return cast(Tensor, self.trainer.strategy.reduce(value, reduce_op="sum"))
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW with warm-up and cosine."""
         optimizer = build_optimizer(self.drafter, self.config)
         return {
@@ -123,7 +136,7 @@ def block_states(
     return hidden.unflatten(1, noise.shape[1:3])
 
 
-def label_rows(drafter: DFlashDraftModel) -> Tensor | None:
+def token_rows(drafter: DFlashDraftModel) -> Tensor | None:
     """``[V]`` row of the draft head of each token id, -100 outside the draft vocabulary."""
     index = drafter.vocab_index
     if index is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -15,7 +16,7 @@ import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
 from dflash.data.features import FeatureSource
 from dflash.data.rollouts import Rollout
@@ -29,6 +30,7 @@ from dflash.training.module import Borrowed, DrafterTraining
 
 CHECKPOINT = "last.ckpt"
 DRAFTER = "drafter"
+FINISHED = "clock.json"
 
 
 @dataclass(frozen=True)
@@ -120,24 +122,23 @@ def train_drafter(
     drafter.config._attn_implementation = config.attention
     data = DrafterData(kept, source, config, switches.block_size, seed, steps)
     module = DrafterTraining(drafter, Borrowed(target.embedding, target.head), config, steps)
-    clock = TrainClock()
+    clock = TrainClock(directory / FINISHED)
     L.seed_everything(seed, verbose=False)
-    trainer = build_trainer(config, steps, directory, clock, progress)
+    trainer = build_trainer(config, steps, directory, clock, target.device, progress)
     resume = directory / CHECKPOINT
-    trainer.fit(
-        module, data, ckpt_path=str(resume) if resume.exists() else None, weights_only=True
-    )
-    if trainer.global_step < steps:  # Lightning turns Ctrl-C into a normal return
-        raise KeyboardInterrupt
+    try:
+        trainer.fit(
+            module, data, ckpt_path=str(resume) if resume.exists() else None, weights_only=True
+        )
+    except SystemExit:  # what Lightning makes of Ctrl-C
+        raise KeyboardInterrupt from None
     _save(drafter, directory / DRAFTER)
     return TrainResult(
         path=directory / DRAFTER,
         parameters=sum(p.numel() for p in drafter.parameters() if p.requires_grad),
         steps=steps,
-        tokens=clock.tokens,
-        train_seconds=clock.seconds,
-        final_loss=clock.final_loss,
         norm_moved=_largest_move(drafter, start),
+        **json.loads((directory / FINISHED).read_text()),
     )
 
 
@@ -159,9 +160,14 @@ def trainable_rows(rollouts: Sequence[Rollout], max_length: int) -> list[int]:
 
 
 def build_trainer(
-    config: TrainConfig, steps: int, directory: Path, clock: Callback, progress: bool
+    config: TrainConfig,
+    steps: int,
+    directory: Path,
+    clock: Callback,
+    device: torch.device,
+    progress: bool,
 ) -> L.Trainer:
-    """The Lightning trainer of one run."""
+    """The Lightning trainer of one run, on the target's kind of device."""
     resume_points = ModelCheckpoint(
         dirpath=directory,
         filename="last",
@@ -175,10 +181,10 @@ def build_trainer(
         return L.Trainer(
             max_steps=steps,
             max_epochs=1,
-            accelerator="auto",
-            devices=config.devices,
+            accelerator=device.type,
+            devices=devices_of(config, device),
             strategy=config.strategy,
-            precision=precision_of(config.precision),
+            precision=precision_of(config.precision, device),
             logger=LOGGERS[config.logger](directory),
             callbacks=[clock, resume_points, *bars],
             log_every_n_steps=1,
@@ -189,19 +195,30 @@ def build_trainer(
         )
 
 
-def precision_of(name: str) -> Any:
+def devices_of(config: TrainConfig, device: torch.device) -> int | list[int]:
+    """Lightning's devices: the target's own where one is enough."""
+    if config.devices == 1 and device.type == "cuda":
+        return [device.index or 0]
+    return config.devices
+
+
+def precision_of(name: str, device: torch.device) -> Any:
     """Lightning's precision. ``auto`` is bf16 autocast only where the device has fast bf16."""
     if name != "auto":
         return "32-true" if name == "32" else name
-    if torch.cuda.is_available():
+    if device.type == "cuda":
         return "bf16-mixed" if torch.cuda.is_bf16_supported() else "32-true"
     return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
 
 
 class TrainClock(Callback):
-    """Counts seconds, supervised slots and the last loss across resumes."""
+    """Counts seconds, supervised slots and the last loss across resumes.
 
-    def __init__(self) -> None:
+    The counts are left in a file, since the trainer may have worked in other processes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.seconds, self.tokens, self.final_loss = 0.0, 0, float("nan")
         self._since = 0.0
 
@@ -214,18 +231,34 @@ class TrainClock(Callback):
         now = time.perf_counter()
         self.seconds += now - self._since
         self._since = now
-        self.tokens += sum(int((part.labels >= 0).sum()) for part in batch)
+        self.tokens += int(trainer.callback_metrics["supervised"])
         self.final_loss = float(trainer.callback_metrics["loss"])
 
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.is_global_zero:
+            self.path.write_text(json.dumps(self.state_dict()))
+
     def state_dict(self) -> dict[str, Any]:
-        return {"seconds": self.seconds, "tokens": self.tokens, "final_loss": self.final_loss}
+        return {
+            "train_seconds": self.seconds,
+            "tokens": self.tokens,
+            "final_loss": self.final_loss,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.__dict__.update(state_dict)
+        self.seconds = state_dict["train_seconds"]
+        self.tokens = state_dict["tokens"]
+        self.final_loss = state_dict["final_loss"]
+
+
+def csv_logger(directory: Path) -> CSVLogger:
+    """A folder ``log-<n>`` for every part of a run: Lightning deletes what an earlier part wrote."""
+    part = len(list(directory.glob("log-*")))
+    return CSVLogger(directory, name="", version=f"log-{part}", flush_logs_every_n_steps=1)
 
 
 LOGGERS: dict[str, Any] = {
-    "csv": lambda directory: CSVLogger(directory, name="", version="log"),
+    "csv": csv_logger,
     "tensorboard": lambda directory: TensorBoardLogger(directory, name="", version="log"),
     "wandb": lambda directory: WandbLogger(save_dir=directory, project="dflash-lab"),
 }

@@ -1,0 +1,7 @@
+"""``python -m dflash`` is the ``dflash`` command."""
+
+import sys
+
+from dflash.cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Experiments: configuration, arms, store, pipeline, results (design §8, §9)."""

@@ -1,0 +1,165 @@
+"""Arms by seeds: what is planned, what is stored, what came out (pitfalls T-GRID1)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dflash.lab.experiment import Arm, Experiment
+from dflash.lab.pipeline import Cell, cell_keys, check_cell
+from dflash.lab.provenance import git_state, package_versions
+from dflash.lab.results import Row
+from dflash.lab.stages.common import Lab
+from dflash.lab.stages.decode import CODE as DECODE_CODE
+from dflash.lab.stages.floors import CODE as FLOOR_CODE
+from dflash.lab.stages.replay import CODE as REPLAY_CODE
+from dflash.lab.stages.tables import EVALUATION_TABLES, read_evaluation
+from dflash.lab.stages.target import TargetInfo, target_info
+from dflash.lab.stages.train import CODE as TRAIN_CODE
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class PlannedArm:
+    """An arm whose drafter was built without memory, so that it is known to be possible."""
+
+    arm: Arm
+    info: TargetInfo
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A cell that ran, or the one-line reason why it did not."""
+
+    planned: PlannedArm
+    seed: int
+    cell: Cell | None
+    error: str = ""
+
+
+def plan_arms(lab: Lab, experiment: Experiment) -> list[PlannedArm]:
+    """Check every arm against its target.
+
+    Raises:
+        UserError: an arm that cannot run, named.
+    """
+    planned = []
+    for arm in experiment.arms:
+        info = target_info(lab, arm.config.target)
+        planned.append(PlannedArm(arm, info, check_cell(arm.config, info)))
+    return planned
+
+
+def plan_text(lab: Lab, experiment: Experiment, planned: Sequence[PlannedArm]) -> str:
+    """The plan in words: question, arms with their differences, and what is stored already."""
+    config = experiment.config
+    lines = [
+        f"{experiment.name}: {experiment.question}",
+        f"  target {config.target.name}, recipe {config.recipe}, tier {config.tier}, "
+        f"seeds {', '.join(map(str, experiment.seeds))}",
+    ]
+    for item in planned:
+        cells = ", ".join(f"seed {s}: {_stored(lab, item, s)}" for s in experiment.seeds)
+        mark = " INVALID (negative control)" if item.arm.invalid else ""
+        lines.append(f"  {item.arm.name}{mark}: {item.parameters / 1e6:.2f}M parameters; {cells}")
+        lines += [
+            f"      {name}: {_short(before)} -> {_short(after)}"
+            for name, (before, after) in item.arm.diff.items()
+        ]
+    return "\n".join(lines)
+
+
+def _stored(lab: Lab, item: PlannedArm, seed: int) -> str:
+    keys = list(cell_keys(item.arm.config, item.info, seed))
+    missing = [key.stage for key in keys if not lab.store.has(key)]
+    return f"to do: {', '.join(missing)}" if missing else "stored"
+
+
+def _short(value: Any) -> str:
+    return json.dumps(value) if not isinstance(value, str) else value
+
+
+def result_tables(
+    experiment: Experiment, outcomes: Sequence[Outcome], floors: dict[str, Path]
+) -> dict[str, list[Row]]:
+    """The four long tables, from the store's entries alone; floors last."""
+    tables: dict[str, list[Row]] = {name: [] for name in ("runs", *EVALUATION_TABLES)}
+    order = {arm.name: index for index, arm in enumerate(experiment.arms)}
+    for outcome in sorted(outcomes, key=lambda o: (order[o.planned.arm.name], o.seed)):
+        run_id = f"{outcome.planned.arm.name}-s{outcome.seed}"
+        tables["runs"].append(_run_row(experiment, outcome, run_id))
+        if outcome.cell is not None:
+            _extend(tables, [outcome.cell.replay, outcome.cell.decode], run_id)
+    control = outcomes[0].planned
+    for name, entry in floors.items():
+        run_id = f"floor-{name}"
+        tables["runs"].append(_floor_row(experiment, control, name, run_id))
+        _extend(tables, [entry], run_id)
+    return tables
+
+
+def _extend(tables: dict[str, list[Row]], entries: Sequence[Path | None], run_id: str) -> None:
+    for entry in entries:
+        if entry is not None:
+            for name, rows in read_evaluation(entry, run_id).items():
+                tables[name] += rows
+
+
+def _common_row(experiment: Experiment, planned: PlannedArm, run_id: str) -> Row:
+    """Columns of a run in which nothing was trained."""
+    return {
+        "experiment": experiment.name,
+        "run_id": run_id,
+        "invalid": False,
+        "config_diff": "{}",
+        "parameters": 0,
+        "steps": 0,
+        "tokens": 0,
+        "train_seconds": NAN,
+        "final_loss": NAN,
+        "norm_moved": NAN,
+        "device": planned.info.device,
+        "dtype": planned.arm.config.target.dtype,
+        "target": planned.arm.config.target.name,
+        "template_hash": planned.info.template_hash,
+        "packages": json.dumps(package_versions() | {"commit": git_state()}, sort_keys=True),
+        "status": "ok",
+        "error": "",
+    }
+
+
+def _run_row(experiment: Experiment, outcome: Outcome, run_id: str) -> Row:
+    arm = outcome.planned.arm
+    row = _common_row(experiment, outcome.planned, run_id) | {
+        "arm": arm.name,
+        "seed": outcome.seed,
+        "control": arm.control,
+        "invalid": arm.invalid,
+        "kind": "drafter",
+        "config_diff": json.dumps({name: list(pair) for name, pair in arm.diff.items()}),
+        "parameters": outcome.planned.parameters,
+        "code_version": f"train:{TRAIN_CODE.version} replay:{REPLAY_CODE.version} "
+        f"decode:{DECODE_CODE.version}",
+    }
+    if outcome.cell is None:
+        return row | {"status": "failed", "error": outcome.error}
+    facts = outcome.cell.trained.facts
+    names = ("parameters", "steps", "tokens", "train_seconds", "final_loss", "norm_moved")
+    counted = {name: facts[name] for name in names}
+    packages = json.dumps(facts["packages"], sort_keys=True)
+    return row | counted | {"device": facts["device"], "packages": packages}
+
+
+def _floor_row(experiment: Experiment, control: PlannedArm, name: str, run_id: str) -> Row:
+    return _common_row(experiment, control, run_id) | {
+        "arm": f"floor:{name}",
+        "seed": -1,
+        "control": False,
+        "kind": "floor",
+        "code_version": f"floor:{FLOOR_CODE.version}",
+    }
