@@ -51,12 +51,12 @@ ablate: $(VENV)/.stamp-run ## Run an experiment: EXP=no_qknorm [TARGET= TIER=smo
 	@$(overrides); $(BIN)/dflash ablate "$$EXP" "$$@"
 
 .PHONY: train
-train: $(VENV)/.stamp-run ## Train one drafter, the paper's unless SET says otherwise: [EXP= TARGET= TIER= SEEDS= SET=]
+train: $(VENV)/.stamp-run ## Train one drafter and print where it is: [EXP=experiment/arm TARGET= TIER= SEEDS= SET=]
 	@$(overrides); $(BIN)/dflash train $${EXP:+"$$EXP"} "$$@"
 
 .PHONY: generate
-generate: $(VENV)/.stamp-run ## Speculative decoding in the terminal: PROMPT="…" [TARGET= SET=]
-	@$(overrides); $(BIN)/dflash generate "$$PROMPT" "$$@"
+generate: $(VENV)/.stamp-run ## Speculative decoding in the terminal: PROMPT="…" [TARGET= SET=] (after a train or an ablate)
+	@$(overrides); $(BIN)/dflash generate -- "$$PROMPT" "$$@"
 
 .PHONY: lab
 lab: $(VENV)/.stamp-lab ## Open JupyterLab on the notebooks

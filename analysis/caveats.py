@@ -1,0 +1,141 @@
+"""What a reader must know before believing a summary."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis import statistics
+from analysis.load import Result
+from analysis.statistics import CLUSTER
+from analysis.table import ALL_ANSWERS, WITHOUT_LOOPS, headline_source, measured
+from analysis.verdict import MIN_PROMPTS, MIN_SEEDS, norms_frozen
+
+
+def caveats(result: Result, table: pd.DataFrame) -> list[str]:
+    """Sentences for the end of summary.md; `table` is the `summary_table` of `result`."""
+    rows = measured(result, headline_source(result))
+    return [
+        *_where(result, rows),
+        *_seeds_and_prompts(result, table, rows),
+        *_loops(table, rows),
+        *_losslessness(table),
+        *_left_out(result, table, rows),
+    ]
+
+
+def failed_cells(runs: pd.DataFrame) -> list[str]:
+    """One line per failed run: arm, seed and the first line of its error."""
+    lines = []
+    for run in runs[runs["status"] == "failed"].to_dict("records"):
+        error = str(run["error"]).strip() or "no error text"
+        lines.append(f"{run['arm']}, seed {run['seed']}: {error.splitlines()[0]}")
+    return lines
+
+
+def _where(result: Result, rows: pd.DataFrame) -> list[str]:
+    fine = result.runs[result.runs["status"] == "ok"]
+    if fine.empty:
+        return ["No run succeeded: there is nothing to compare."]
+
+    def values(column: str) -> str:
+        return ", ".join(sorted(fine[column].unique()))
+
+    source = "replay" if headline_source(result) == "replay" else "real decoding"
+    temperature = f" at temperature {rows['temperature'].min():g}" if len(rows) else ""
+    lines = [
+        f"Measured on device {values('device')} in dtype {values('dtype')}, target "
+        f"{values('target')}; τ from {source}{temperature}."
+    ]
+    for column in ("device", "dtype", "target", "template_hash", "code_version"):
+        if fine[column].nunique() > 1:
+            lines.append(f"Runs differ in {column} ({values(column)}): they are not matched.")
+    return lines
+
+
+def _seeds_and_prompts(result: Result, table: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
+    fine = result.runs[(result.runs["kind"] == "drafter") & (result.runs["status"] == "ok")]
+    seeds = fine["seed"].nunique()
+    lines = []
+    if seeds == 1:
+        lines.append(
+            "Single seed: intervals cover prompts only; another seed may order the arms otherwise."
+        )
+    elif 1 < seeds < MIN_SEEDS:
+        lines.append(f"{seeds} seeds: a winner needs at least {MIN_SEEDS}.")
+    elif seeds:
+        lines.append(f"{seeds} seeds bound the variation between seeds only roughly.")
+    prompts = rows.drop_duplicates(CLUSTER).groupby("bench").size()
+    few = prompts[prompts < MIN_PROMPTS]
+    if len(few):
+        names = ", ".join(f"{bench} ({count})" for bench, count in few.items())
+        lines.append(f"Few prompts, no verdict on their own: {names}.")
+    split = statistics.variance_split(rows[rows["control"]])
+    total = split.prompt + split.seed + split.residual
+    if total > 0:
+        shares = [f"{part / total:.0%}" for part in (split.prompt, split.seed, split.residual)]
+        lines.append(
+            f"Variance of the control's τ: {shares[0]} prompts, {shares[1]} seeds, "
+            f"{shares[2]} residual."
+        )
+    return lines
+
+
+def _loops(table: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
+    answers = rows.drop_duplicates([*CLUSTER, "turn"])
+    looping = int(answers["degenerate"].sum())
+    if not looping:
+        return [f"None of the {len(answers)} answers runs into a loop."] if len(answers) else []
+    lines = [
+        f"{looping} of {len(answers)} answers run into a loop, which is easily predicted and "
+        "inflates τ; the results without them are above."
+    ]
+    verdicts = table[table["bench"] == "all"].pivot(
+        index="arm", columns="answers", values="verdict"
+    )
+    heads = verdicts.apply(lambda column: column.str.split(" (", regex=False).str[0])
+    for arm in heads.index[heads[ALL_ANSWERS] != heads[WITHOUT_LOOPS]]:
+        lines.append(f"The verdict on {arm} changes when looping answers are left out.")
+    return lines
+
+
+def _losslessness(table: pd.DataFrame) -> list[str]:
+    rows = table[(table["bench"] == "all") & (table["answers"] == ALL_ANSWERS)]
+    rows = rows[rows["kind"] == "drafter"]
+    checked = rows[rows["lossless_checked"] > 0]
+    if checked.empty:
+        return ["Losslessness was not checked: no answer was decoded."]
+    return [
+        f"{row['arm']} is not lossless: {row['lossless_checked'] - row['lossless']} of "
+        f"{row['lossless_checked']} outputs differ from the target's own."
+        for row in checked[checked["lossless"] < checked["lossless_checked"]].to_dict("records")
+    ]
+
+
+def _left_out(result: Result, table: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
+    lines = []
+    if rows["tau"].isna().any():
+        lines.append(f"{int(rows['tau'].isna().sum())} answers without a step have no τ.")
+    unpaired = table[
+        (table["bench"] == "all")
+        & (table["answers"] == ALL_ANSWERS)
+        & (table["paired_prompts"] > 0)
+        & (
+            (table["paired_prompts"] < table["prompts"].max())
+            | (table["paired_seeds"] < table["seeds"].max())
+        )
+    ]
+    lines += [
+        f"{row['arm']} pairs with the control on {row['paired_prompts']} prompts and "
+        f"{row['paired_seeds']} seed(s) only."
+        for row in unpaired.to_dict("records")
+    ]
+    other = sorted(set(result.prompts["temperature"]) - set(rows["temperature"]))
+    if other:
+        names = ", ".join(f"{temperature:g}" for temperature in other)
+        lines.append(f"Also measured, in prompts.parquet only: temperature {names}.")
+    invalid = table.loc[table["invalid"], "arm"].unique()
+    if len(invalid):
+        lines.append(f"Negative control, never a result: {', '.join(invalid)}.")
+    if norms_frozen(result.runs[result.runs["control"]]):
+        lines.append("The control's q/k-norm weights never moved: nothing is said about them.")
+    return lines

@@ -1,0 +1,61 @@
+"""Save the figures of one experiment beside its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from analysis import plots
+from analysis.files import replacing
+from analysis.load import load
+from analysis.statistics import RESAMPLES
+from analysis.style import RC
+from analysis.survival import slot_curves
+from analysis.table import summary_table
+
+FORMATS = ("png", "svg", "pdf")
+
+
+def write_figures(
+    directory: str | Path,
+    formats: Sequence[str] = FORMATS,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> list[Path]:
+    """Draw what the tables in `directory` (results/<experiment>) allow, into directory/figures.
+
+    Returns the files written: `tau` always, `differences` if some arm is paired with a control,
+    `survival` and `conditional` if there are survival counters. Raises UserError as `load` does, or
+    if no arm was measured.
+    """
+    directory = Path(directory)
+    result = load(directory.name, directory.parent)
+    table, curves = summary_table(result, seed, resamples), slot_curves(result)
+    figures = {"tau": plots.tau_by_bench(table)}
+    if table["difference"].notna().any():
+        figures["differences"] = plots.forest(table)
+    if len(curves):
+        figures["survival"] = plots.survival_by_slot(curves)
+        figures["conditional"] = plots.conditional_by_slot(curves)
+    return [
+        path
+        for name, figure in figures.items()
+        for path in save(figure, directory / "figures" / name, formats)
+    ]
+
+
+def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write `figure` as stem.<format> for each format, atomically; returns the paths."""
+    paths = [stem.with_name(f"{stem.name}.{extension}") for extension in formats]
+    for path in paths:
+        with replacing(path) as temporary, mpl.rc_context(RC):
+            figure.savefig(temporary, metadata=_undated(path.suffix))
+    return paths
+
+
+def _undated(suffix: str) -> dict[str, None]:
+    """Metadata without the time, so that equal figures are equal files."""
+    return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix, {})

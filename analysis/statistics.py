@@ -1,0 +1,212 @@
+"""Intervals and tests for acceptance lengths (design §10): pure functions, randomness passed in.
+
+The unit is the prompt: steps are nested in prompts, all turns of one conversation are one unit,
+seeds cross prompts. Every quantity here is a ratio of sums over cells [prompt, seed], which makes
+one bootstrap serve all:
+
+* mean tau    = sum of per-answer tau / number of answers (the headline number)
+* pooled tau  = sum of emitted tokens / sum of steps (what a serving counter reports)
+* difference  = sum of per-answer differences / number of pairs
+* speedup     = sum of autoregressive seconds / sum of speculative seconds, over the same answers
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+CLUSTER = ["bench", "prompt_id"]
+PAIRED_BY = ["bench", "prompt_id", "turn", "seed"]
+RESAMPLES = 10_000
+_CELLS_AT_ONCE = 4_000_000  # bounds the memory of a bootstrap at about 100 MB
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate, its 95% bootstrap interval and standard error; NaN where not estimable."""
+
+    estimate: float
+    low: float
+    high: float
+    standard_error: float
+
+
+NOTHING = Interval(np.nan, np.nan, np.nan, np.nan)
+
+
+def cells(
+    rows: pd.DataFrame, numerator: pd.Series, denominator: pd.Series
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sum both series over each prompt and seed: two arrays [C, S]; a cell that was not measured
+    holds 0 / 0.
+    """
+    prompts = rows.groupby(CLUSTER, sort=True).ngroup().to_numpy()
+    seeds, levels = pd.factorize(rows["seed"], sort=True)
+    shape = (int(prompts.max(initial=-1)) + 1, len(levels))
+    top, bottom = np.zeros(shape), np.zeros(shape)
+    np.add.at(top, (prompts, seeds), numerator.to_numpy(dtype=float))
+    np.add.at(bottom, (prompts, seeds), denominator.to_numpy(dtype=float))
+    return top, bottom
+
+
+def _weights(rng: np.random.Generator, resamples: int, units: int) -> np.ndarray:
+    """How often each unit is drawn in each resample: [R, units].
+
+    units - 1 draws from units, not units: that makes the bootstrap variance of a mean the
+    unbiased one, which matters for three seeds (Rao and Wu, 1988). A single unit is a constant,
+    not a sample.
+    """
+    if units == 1:
+        return np.ones((resamples, 1))
+    picks = rng.integers(units, size=(resamples, units - 1))
+    flat = (picks + units * np.arange(resamples)[:, None]).ravel()
+    return np.bincount(flat, minlength=resamples * units).reshape(resamples, units).astype(float)
+
+
+def bootstrap_ratio(
+    top: np.ndarray, bottom: np.ndarray, rng: np.random.Generator, resamples: int = RESAMPLES
+) -> Interval:
+    """sum(top) / sum(bottom) with a percentile bootstrap over prompts and, where there are
+    several, seeds.
+
+    top, bottom: [C, S] sums per prompt and seed. Prompts and seeds are drawn independently of
+    each other (crossed, Owen 2007: never too narrow for their interaction). One prompt gives an
+    estimate without an interval.
+    """
+    total = bottom.sum()
+    if total == 0:
+        return NOTHING
+    estimate = float(top.sum() / total)
+    prompts, seeds = top.shape
+    if prompts < 2:
+        return Interval(estimate, np.nan, np.nan, np.nan)
+    chunk = max(1, _CELLS_AT_ONCE // prompts)
+    draws = []
+    for start in range(0, resamples, chunk):
+        count = min(chunk, resamples - start)
+        by_prompt = _weights(rng, count, prompts)  # [R, C]
+        by_seed = _weights(rng, count, seeds)  # [R, S]
+        drawn_top = ((by_prompt @ top) * by_seed).sum(axis=1)
+        drawn_bottom = ((by_prompt @ bottom) * by_seed).sum(axis=1)
+        measured = drawn_bottom > 0  # a resample may miss every measured cell of a ragged design
+        draws.append(drawn_top[measured] / drawn_bottom[measured])
+    values = np.concatenate(draws)
+    low, high = np.quantile(values, [0.025, 0.975])
+    return Interval(estimate, float(low), float(high), float(values.std()))
+
+
+def mean_tau(rows: pd.DataFrame, rng: np.random.Generator, resamples: int = RESAMPLES) -> Interval:
+    """Mean over answers and seeds of tau. rows: bench, prompt_id, seed, tau; answers without a
+    step (NaN) drop out.
+    """
+    rows = rows[rows["tau"].notna()]
+    return bootstrap_ratio(*cells(rows, rows["tau"], rows["tau"].notna()), rng, resamples)
+
+
+def pooled_tau(
+    rows: pd.DataFrame, rng: np.random.Generator, resamples: int = RESAMPLES
+) -> Interval:
+    """Emitted tokens per step over all answers and seeds. rows: bench, prompt_id, seed, emitted,
+    steps.
+    """
+    return bootstrap_ratio(*cells(rows, rows["emitted"], rows["steps"]), rng, resamples)
+
+
+def speedup(rows: pd.DataFrame, rng: np.random.Generator, resamples: int = RESAMPLES) -> Interval:
+    """Autoregressive seconds over speculative seconds for the same tokens; rows not timed (NaN)
+    drop out.
+    """
+    rows = rows[rows["ar_seconds"].notna() & rows["spec_seconds"].notna()]
+    return bootstrap_ratio(*cells(rows, rows["ar_seconds"], rows["spec_seconds"]), rng, resamples)
+
+
+def pair(arm: pd.DataFrame, control: pd.DataFrame) -> pd.DataFrame:
+    """Answers measured in both, matched by bench, prompt, turn and seed: columns of PAIRED_BY,
+    tau_arm, tau_control, difference (arm minus control).
+    """
+    columns = [*PAIRED_BY, "tau"]
+    pairs = arm[columns].merge(
+        control[columns], on=PAIRED_BY, suffixes=("_arm", "_control"), validate="one_to_one"
+    )
+    pairs["difference"] = pairs["tau_arm"] - pairs["tau_control"]
+    return pairs[pairs["difference"].notna()].reset_index(drop=True)
+
+
+def paired_difference(
+    pairs: pd.DataFrame, rng: np.random.Generator, resamples: int = RESAMPLES
+) -> Interval:
+    """Mean difference over the pairs of `pair`, bootstrapped over prompts and seeds."""
+    return bootstrap_ratio(
+        *cells(pairs, pairs["difference"], pairs["difference"].notna()), rng, resamples
+    )
+
+
+def wilcoxon_p(pairs: pd.DataFrame) -> float:
+    """Two-sided Wilcoxon signed-rank p on per-prompt mean differences (over turns and seeds).
+
+    1 when no prompt differs, NaN without pairs. Exact up to 50 prompts without ties or zeros, the
+    normal approximation otherwise (scipy's own choice would be a slow permutation test).
+    """
+    means = pairs.groupby(CLUSTER)["difference"].mean().to_numpy()
+    if len(means) == 0:
+        return float("nan")
+    if not np.any(means):
+        return 1.0
+    tied = not means.all() or len(np.unique(np.abs(means))) < len(means)
+    method = "approx" if tied or len(means) > 50 else "exact"
+    return float(stats.wilcoxon(means, method=method).pvalue)
+
+
+def holm(p_values: np.ndarray) -> np.ndarray:
+    """Holm-adjusted p values [n]; NaN marks a comparison that was not made and stays NaN."""
+    p_values = np.asarray(p_values, dtype=float)
+    adjusted = np.full(p_values.shape, np.nan)
+    made = ~np.isnan(p_values)
+    if made.any():
+        adjusted[made] = multipletests(p_values[made], method="holm")[1]
+    return adjusted
+
+
+def smallest_detectable(standard_error: float, power: float = 0.8, alpha: float = 0.05) -> float:
+    """Smallest true difference that a two-sided test at `alpha` finds with probability `power`."""
+    return float((stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(power)) * standard_error)
+
+
+@dataclass(frozen=True)
+class VarianceSplit:
+    """Variance components of tau. With one seed only `prompt` is known, and it holds the residual
+    too.
+    """
+
+    prompt: float
+    seed: float
+    residual: float
+
+
+def variance_split(rows: pd.DataFrame) -> VarianceSplit:
+    """Two-way random-effects split of tau into prompt, seed and residual, by the usual mean
+    squares.
+
+    rows: bench, prompt_id, seed, tau. Uses the prompts that every seed measured; components below
+    0 become 0.
+    """
+    table = (
+        rows.pivot_table(index=CLUSTER, columns="seed", values="tau", aggfunc="mean")
+        .dropna()
+        .to_numpy()
+    )
+    prompts, seeds = table.shape  # [C, S]
+    if prompts < 2:
+        return VarianceSplit(np.nan, np.nan, np.nan)
+    if seeds < 2:
+        return VarianceSplit(float(table.var(ddof=1)), np.nan, np.nan)
+    by_prompt, by_seed = table.mean(axis=1), table.mean(axis=0)
+    rest = table - by_prompt[:, None] - by_seed[None, :] + table.mean()
+    residual = float((rest**2).sum() / ((prompts - 1) * (seeds - 1)))
+    prompt = max(0.0, float(by_prompt.var(ddof=1)) - residual / seeds)
+    seed = max(0.0, float(by_seed.var(ddof=1)) - residual / prompts)
+    return VarianceSplit(prompt, seed, residual)

@@ -1,0 +1,153 @@
+"""Write summary.csv and summary.md of one experiment (design §9)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.caveats import caveats, failed_cells
+from analysis.files import replacing
+from analysis.load import Result, load
+from analysis.markdown import NOTHING, markdown_table, number, with_interval
+from analysis.statistics import RESAMPLES
+from analysis.table import ALL_ANSWERS, BASELINE, WITHOUT_LOOPS, summary_table
+
+
+def write_summary(directory: str | Path, seed: int = 0, resamples: int = RESAMPLES) -> Path:
+    """Summarise the tables in `directory` (results/<experiment>) and return the path of its
+    summary.md.
+
+    summary.csv is `summary_table` unrounded. Both files replace older ones atomically. Raises
+    UserError if the tables are missing, malformed or empty.
+    """
+    directory = Path(directory)
+    result = load(directory.name, directory.parent)
+    table = summary_table(result, seed, resamples)
+    with replacing(directory / "summary.csv") as path:
+        table.to_csv(path, index=False)
+    with replacing(directory / "summary.md") as path:
+        path.write_text(render(result, table), encoding="utf-8")
+    return directory / "summary.md"
+
+
+def render(result: Result, table: pd.DataFrame) -> str:
+    """The text of summary.md: tau per arm and bench, differences with verdicts, speed, floors,
+    caveats.
+    """
+    everything = table[table["answers"] == ALL_ANSWERS]
+    drafters = everything[everything["kind"] == "drafter"]
+    sections = [
+        f"# {result.experiment}",
+        "Tokens emitted per target call (τ): mean over prompts, averaged over seeds, 95% interval.",
+        _tau_table(drafters),
+        "## Difference to the control\n\nPaired by prompt and seed; p: Wilcoxon signed-rank over "
+        "prompts; Holm's adjustment covers the rows of this table.",
+        _difference_table(drafters),
+    ]
+    without = table[(table["answers"] == WITHOUT_LOOPS) & (table["kind"] == "drafter")]
+    if len(without):
+        sections += ["## Without looping answers", _loop_table(drafters, without)]
+    sections += [f"## Speed and losslessness\n\nSpeedup over: {BASELINE}.", _speed_table(drafters)]
+    floors = everything[everything["kind"] == "floor"]
+    if len(floors):
+        sections += [
+            "## Floors\n\nDrafters that learn nothing from the target.",
+            _tau_table(floors),
+        ]
+    failed = failed_cells(result.runs)
+    if failed:
+        sections += ["## Failed cells\n\nNot averaged into anything.", _bullets(failed)]
+    sections += ["## Caveats", _bullets(caveats(result, table))]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _bullets(lines: list[str]) -> str:
+    return "\n".join(f"* {line}" for line in lines)
+
+
+def _name(row: pd.Series) -> str:
+    """Arm as shown: negative controls carry their stamp in every table."""
+    return f"{row['arm']} (INVALID)" if row["invalid"] else str(row["arm"])
+
+
+def _tau_table(table: pd.DataFrame) -> str:
+    """Arms down, benches across. The full interval over all benches, half its width per bench,
+    which keeps the table narrow; floors have no seeds."""
+    rows = []
+    for _, group in table.groupby("arm", sort=False):
+        row = group.iloc[0]
+        seeds = NOTHING if row["kind"] == "floor" else str(row["seeds"])
+        rows.append([_name(row), seeds, *[_tau(row) for _, row in group.iterrows()]])
+    counts = table.groupby("bench", sort=False)["prompts"].max()
+    header = ["arm", "seeds", *[f"{bench} (n={count})" for bench, count in counts.items()]]
+    return markdown_table(header, rows) if rows else "No arm was measured."
+
+
+def _tau(row: pd.Series) -> str:
+    if row["bench"] == "all":
+        return with_interval(row["tau"], row["tau_low"], row["tau_high"], ".3f")
+    half = number((row["tau_high"] - row["tau_low"]) / 2, ".2f")
+    return NOTHING if row["prompts"] == 0 else f"{row['tau']:.2f} ±{half}"
+
+
+def _difference_table(table: pd.DataFrame) -> str:
+    rows = [
+        [
+            _name(row),
+            row["bench"],
+            _difference(row),
+            number(row["p"], ".2g"),
+            number(row["p_holm"], ".2g"),
+            row["verdict"],
+        ]
+        for _, row in table[~table["control"]].iterrows()
+    ]
+    if not rows:
+        return "No arm to compare."
+    return markdown_table(["arm", "bench", "Δτ [95% interval]", "p", "Holm p", "verdict"], rows)
+
+
+def _difference(row: pd.Series) -> str:
+    return with_interval(row["difference"], row["difference_low"], row["difference_high"], "+.3f")
+
+
+def _loop_table(table: pd.DataFrame, without: pd.DataFrame) -> str:
+    rows = []
+    keys = ["arm", "bench"]
+    pairs = table.merge(without, on=keys, suffixes=("_with", ""))
+    for _, row in pairs[pairs["bench"] == "all"].iterrows():
+        rows.append(
+            [
+                _name(row),
+                number(row["tau_with"], ".3f"),
+                with_interval(row["tau"], row["tau_low"], row["tau_high"], ".3f"),
+                _difference(row),
+                row["verdict"],
+            ]
+        )
+    header = ["arm", "τ all answers", f"τ {WITHOUT_LOOPS}", "Δτ [95% interval]", "verdict"]
+    return markdown_table(header, rows)
+
+
+def _speed_table(table: pd.DataFrame) -> str:
+    rows = [
+        [
+            _name(row),
+            with_interval(row["speedup"], row["speedup_low"], row["speedup_high"], ".2f"),
+            f"{row['lossless']}/{row['lossless_checked']}" if row["lossless_checked"] else NOTHING,
+            number(row["tau_pooled"], ".3f"),
+            number(row["parameters"] / 1e6, ".2f"),
+            number(row["train_seconds"], ".0f"),
+        ]
+        for _, row in table[table["bench"] == "all"].iterrows()
+    ]
+    header = [
+        "arm",
+        "speedup [95% interval]",
+        "lossless",
+        "τ pooled",
+        "parameters (M)",
+        "training (s)",
+    ]
+    return markdown_table(header, rows)

@@ -1,0 +1,60 @@
+"""The words of design §9, one case each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.statistics import Interval, smallest_detectable
+from analysis.verdict import norms_frozen, touches_qk_norm, verdict
+
+UP = Interval(0.3, 0.1, 0.5, 0.1)
+DOWN = Interval(-0.3, -0.5, -0.1, 0.1)
+FLAT = Interval(0.01, -0.1, 0.12, 0.05)
+NO_EVIDENCE = "no evidence of a difference (smallest detectable: "
+
+
+@pytest.mark.parametrize(
+    ("interval", "p_holm", "prompts", "seeds", "words"),
+    [
+        (UP, 0.001, 80, 3, "better"),
+        (DOWN, 0.001, 80, 3, "worse"),
+        (FLAT, 0.8, 80, 3, f"{NO_EVIDENCE}{smallest_detectable(0.05):.2g})"),
+        (UP, 0.2, 80, 3, f"{NO_EVIDENCE}0.28)"),  # the interval alone is not enough
+        (FLAT, 0.001, 80, 3, f"{NO_EVIDENCE}0.14)"),  # nor is the test
+        (UP, 0.001, 80, 1, "single seed"),
+        (UP, 0.001, 80, 2, "too few seeds (2)"),
+        (UP, 0.001, 9, 3, "too few prompts (9)"),
+        (UP, 0.001, 10, 3, "better"),
+        (UP, 0.001, 9, 1, "too few prompts (9)"),
+        (
+            Interval(*[np.nan] * 4),
+            np.nan,
+            0,
+            0,
+            "not compared (no answers paired with the control)",
+        ),
+    ],
+)
+def test_words(interval: Interval, p_holm: float, prompts: int, seeds: int, words: str) -> None:
+    assert verdict(interval, p_holm, prompts, seeds) == words
+
+
+def test_invalid_and_refused_go_before_any_number() -> None:
+    assert verdict(UP, 0.001, 80, 3, invalid=True, norms_frozen=True) == "invalid"
+    assert verdict(UP, 0.001, 80, 3, norms_frozen=True).startswith("refused")
+
+
+def test_which_arms_touch_the_norms() -> None:
+    assert touches_qk_norm('{"drafter.attention.qk_norm": "none"}')
+    assert touches_qk_norm('{"drafter": {"attention": {"qk_norm_place": "post_rope"}}}')
+    assert not touches_qk_norm('{"drafter.num_layers": 2}')
+    assert not touches_qk_norm("")
+
+
+@pytest.mark.parametrize(
+    ("moved", "frozen"), [([0.1, 0.2], False), ([0.1, 0.0], True), ([np.nan], False), ([], False)]
+)
+def test_norms_that_never_moved(moved: list[float], frozen: bool) -> None:
+    assert norms_frozen(pd.DataFrame({"norm_moved": moved})) is frozen

@@ -1,0 +1,232 @@
+"""The whole grid on a target of a few thousand parameters."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from analysis.load import load
+from dflash.lab import run as run_module
+from dflash.lab.experiment import load_experiment
+from dflash.lab.results import read_table
+from dflash.lab.run import run_experiment
+from dflash.lab.stages import train as train_module
+from dflash.lab.stages.common import Lab
+from dflash.lab.store import MANIFEST, Store
+from dflash.model.errors import UserError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from tiny import MASK, save_tiny_target
+
+SMALL = [
+    "target=tiny",
+    "drafter.num_layers=1",
+    "drafter.block_size=4",
+    "drafter.features.taps=[1,3]",
+    "drafter.vocab=full",
+    "data.train={gsm_symbolic: 0, docstrings: 0, written: 12}",
+    "data.eval={gsm8k: 0, humaneval: 0, mt_bench: 0, vicuna: 0, docstrings: 3}",
+    "data.train_new_tokens=24",
+    "data.eval_new_tokens=16",
+    "data.temperature=1.0",
+    "train.steps=2",
+    "train.sequences=2",
+    "train.anchors_per_sequence=3",
+    "train.precision='32'",
+    "train.max_length=4096",
+    "decode.prompts_per_bench=1",
+    "decode.new_tokens=8",
+    "seeds=[0,1]",
+]
+
+
+@pytest.fixture(scope="module")
+def tiny_target(tmp_path_factory) -> Path:
+    return save_tiny_target(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def small(experiments, tiny_target, write_experiment):
+    """An experiment with two arms on the tiny target."""
+    target = {"name": "tiny", "source": str(tiny_target), "mask_token_id": MASK, "device": "cpu"}
+    (experiments / "target" / "tiny.yaml").write_text(yaml.safe_dump(target))
+    arms = "  bare: {drafter.attention.qk_norm: none}\n  leaky: {drafter.attention.leak: 1}"
+    return write_experiment(arms)
+
+
+@pytest.fixture
+def lab(tmp_path) -> Lab:
+    lines: list[str] = []
+    lab = Lab(Store(tmp_path / "store"), lines.append, progress=False)
+    lab.lines = lines  # type: ignore[attr-defined]
+    return lab
+
+
+def start(lab: Lab, name: str, tmp_path: Path, *overrides: str):
+    return run_experiment(lab, load_experiment(name, [*SMALL, *overrides]), tmp_path / "results")
+
+
+def built(lab: Lab) -> dict[str, int]:
+    """Entry -> time of completion."""
+    return {
+        path.parent.name: path.stat().st_mtime_ns for path in lab.store.root.glob(f"*/{MANIFEST}")
+    }
+
+
+def without_seconds(rows):
+    timed = ("train_seconds", "ar_seconds", "spec_seconds", "t_draft", "t_verify", "t_host")
+    return [{key: value for key, value in row.items() if key not in timed} for row in rows]
+
+
+def tables(directory: Path) -> dict[str, list[dict[str, object]]]:
+    names = ("runs", "prompts", "steps", "survival")
+    rows = {name: without_seconds(read_table(directory / f"{name}.parquet")) for name in names}
+    return json.loads(json.dumps(rows))  # NaN compares unequal to itself, its text does not
+
+
+def test_a_grid_is_run_once_and_read_back(lab, small, tmp_path):
+    finished = start(lab, small, tmp_path)
+    assert finished.failed == []
+    result = load(small, tmp_path / "results")
+    runs = result.runs.set_index("run_id")
+    cells = [f"{arm}-s{seed}" for arm in ("control", "bare", "leaky") for seed in (0, 1)]
+    assert list(runs.index) == [*cells, "floor-unigram", "floor-ngram"]
+    assert list(runs[runs["control"]].index) == ["control-s0", "control-s1"]
+    assert list(runs[runs["invalid"]].index) == ["leaky-s0", "leaky-s1"]
+    assert (runs["status"] == "ok").all()
+    assert (runs.loc[cells, "steps"] == 2).all()
+    assert (runs.loc[cells, "parameters"] > 0).all()
+    diff = json.loads(runs.loc["bare-s0", "config_diff"])
+    assert diff == {"drafter.attention.qk_norm": ["both", "none"]}
+
+    replay = result.prompts[result.prompts["source"] == "replay"]
+    decode = result.prompts[result.prompts["source"] == "decode"]
+    assert replay.groupby("run_id").size().to_dict() == dict.fromkeys(runs.index, 3)
+    assert decode.groupby("run_id").size().to_dict() == dict.fromkeys(cells, 1)
+    assert decode["lossless"].all()
+    assert set(result.prompts["bench"]) == {"docstrings"}
+    walked = result.steps.groupby(["run_id", "source", "prompt_id"])["emitted"].sum()
+    counted = result.prompts.set_index(["run_id", "source", "prompt_id"])["emitted"]
+    counted = counted[counted > 0]
+    assert walked.to_dict() == counted.to_dict()
+    assert set(result.survival["slot"]) == {1, 2, 3}
+    card = json.loads((finished.directory / "data_card.json").read_text())
+    assert card["train"]["total"]["answers"] == 12
+    config = yaml.safe_load((finished.directory / "config.yaml").read_text())
+    assert config["arms"]["bare"] == {"drafter.attention.qk_norm": "none"}
+    assert config["control"]["drafter"]["block_size"] == 4
+
+    plan = lab.lines
+    before, first = built(lab), tables(finished.directory)
+    fresh = Lab(lab.store, plan.append, progress=False)
+    fresh.target = lambda _: pytest.fail("a finished grid needs no model")  # type: ignore[method-assign]
+    start(fresh, small, tmp_path)
+    assert built(fresh) == before
+    assert tables(finished.directory) == first
+    assert "control: 0.0" in plan[-7]
+
+
+def test_arms_share_rollouts_and_features(lab, small, tmp_path):
+    start(lab, small, tmp_path, "seeds=[0]")
+    stages = [name.rpartition("-")[0] for name in built(lab)]
+    counts = {stage: stages.count(stage) for stage in set(stages)}
+    shared = {"target": 1, "rollouts": 2, "features": 2, "floor": 2, "autoregressive": 1}
+    assert counts == shared | {"train": 3, "replay": 3, "decode": 3}
+
+
+def test_a_failing_cell_is_a_row_and_the_rest_goes_on(lab, small, tmp_path, monkeypatch):
+    honest = train_module.train_drafter
+
+    def fragile(config, switches, *rest, **named):
+        if switches.attention.qk_norm == "none":
+            raise RuntimeError("it\nbroke")
+        return honest(config, switches, *rest, **named)
+
+    monkeypatch.setattr(train_module, "train_drafter", fragile)
+    finished = start(lab, small, tmp_path)
+    assert finished.failed == [
+        ("bare", 0, "RuntimeError: it broke"),
+        ("bare", 1, "RuntimeError: it broke"),
+    ]
+    runs = load(small, tmp_path / "results").runs.set_index("run_id")
+    assert runs.loc["bare-s0", "status"] == "failed"
+    assert runs.loc["bare-s0", "error"] == "RuntimeError: it broke"
+    assert (runs.drop(["bare-s0", "bare-s1"])["status"] == "ok").all()
+
+    monkeypatch.setattr(train_module, "train_drafter", honest)
+    before = built(lab)
+    assert start(lab, small, tmp_path).failed == []
+    after = built(lab)
+    assert before.items() <= after.items(), "what had succeeded must not be redone"
+    new = sorted(name.rpartition("-")[0] for name in after.keys() - before.keys())
+    assert new == ["decode"] * 2 + ["replay"] * 2 + ["train"] * 2
+
+
+def test_an_interrupted_grid_ends_as_an_uninterrupted_one(lab, small, tmp_path, monkeypatch):
+    honest = run_module.run_cell
+    calls = []
+
+    def interrupted(lab, config, info, seed):
+        calls.append(seed)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return honest(lab, config, info, seed)
+
+    monkeypatch.setattr(run_module, "run_cell", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        start(lab, small, tmp_path)
+    partial = load(small, tmp_path / "results").runs
+    assert sorted(set(partial.loc[partial["kind"] == "drafter", "seed"])) == [0]
+    monkeypatch.setattr(run_module, "run_cell", honest)
+    resumed = tables(start(lab, small, tmp_path).directory)
+    whole = Lab(Store(tmp_path / "other"), lab.say, progress=False)
+    assert resumed == tables(start(whole, small, tmp_path / "again").directory)
+
+
+def test_what_cannot_work_fails_before_anything_runs(lab, small, tmp_path, write_experiment):
+    for override, message in (
+        ("drafter.features.taps=[1,1]", "distinct layers"),
+        ("drafter.features.taps=[1,6]", "layers 0 to 5"),
+        ("target.mask_token_id=3", "stop token"),
+        ("target.mask_token_id=null", "mask_token_id=None"),
+        ("decode.width=9", "decode.width=9"),
+        ("target.source=/nowhere/at/all", "target.source"),
+        ("target.source=package:not-there", "pip install not-there"),
+    ):
+        with pytest.raises(UserError, match=message):
+            start(lab, small, tmp_path, override)
+    bad_arm = write_experiment("  deep: {drafter.features.taps: [0, 9]}", "bad_arm")
+    with pytest.raises(UserError, match="layers 0 to 5"):
+        start(lab, bad_arm, tmp_path)
+    assert not any(name.startswith(("rollouts", "train")) for name in built(lab))
+
+
+def test_a_damaged_entry_stops_the_run_with_its_name(lab, small, tmp_path):
+    start(lab, small, tmp_path, "seeds=[0]")
+    (entry,) = {path for path in lab.store.entries("rollouts") if (path / "overlap.json").exists()}
+    file = entry / "rollouts.parquet"
+    file.write_bytes(file.read_bytes()[:-7])
+    with pytest.raises(UserError, match=r"rollouts\.parquet has \d+ bytes"):
+        start(lab, small, tmp_path, "seeds=[0]")
+    before = built(lab)
+    shutil.rmtree(entry)
+    assert start(lab, small, tmp_path, "seeds=[0]").failed == []
+    assert before.keys() == built(lab).keys()
+
+
+def test_a_drafter_without_features_needs_none(lab, small, tmp_path, write_experiment):
+    name = write_experiment("  tokens: {drafter.kv.fusion: none}", "blind")
+    assert start(lab, name, tmp_path, "seeds=[0]").failed == []
+
+
+def test_online_training_equals_offline(lab, small, tmp_path):
+    overrides = ("seeds=[0]", "data.feature_dtype=float32")
+    offline = tables(start(lab, small, tmp_path / "a", *overrides).directory)
+    online = tables(start(lab, small, tmp_path / "b", *overrides, "data.mode=online").directory)
+    assert online["steps"] == offline["steps"]
+    assert online["survival"] == offline["survival"]
