@@ -40,11 +40,11 @@ def targets() -> set[str]:
     return set(re.findall(r"^([a-z][a-z-]*):", read("Makefile"), flags=re.MULTILINE))
 
 
-def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+def make(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Run make with an environment of its own, so that no outer make or option leaks in."""
     command = ["make", *arguments]
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
 
 
 @pytest.mark.parametrize("extra", ["", *EXTRAS])
@@ -173,23 +173,23 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "prompt",
-    ["plain", 'It\'s "5 $HOME" $(id) `id`', "100% a#b \\n * ~", "two\nlines", "a,b) (c"],
+    ["plain", "--flag", 'It\'s "5 $HOME" $(id) `id`', "100% a#b \\n * ~", "two\nlines", "a,b) (c"],
 )
 def test_a_prompt_arrives_unchanged(checkout, prompt):
-    result = make("-C", str(checkout), "generate", f"PROMPT={prompt}")
+    result = make("generate", f"PROMPT={prompt}", folder=checkout)
     assert result.stdout.strip() == str(["generate", "--", prompt]), result.stderr
 
 
 def test_options_become_overrides(checkout):
     settings = 'drafter.num_layers=3 taps=[1,8] note="a  b" glob=* ~data.eval.gsm8k end=a;b'
     options = ["EXP=no_qknorm", "TARGET=t", "TIER=smoke", "SEEDS=0, 1", f"SET={settings}"]
-    result = make("-C", str(checkout), "ablate", *options)
+    result = make("ablate", *options, folder=checkout)
     expected = ["target=t", "tier=smoke", "seeds=[0,1]", "drafter.num_layers=3", "taps=[1,8]"]
     expected += ["note=a  b", "glob=*", "~data.eval.gsm8k", "end=a;b"]
     assert result.stdout.strip() == str(["ablate", "no_qknorm", *expected]), result.stderr
 
 
 def test_an_open_quote_in_set_is_a_mistake_of_the_users(checkout):
-    result = make("-C", str(checkout), "ablate", "EXP=no_qknorm", "SET=a='b")
+    result = make("ablate", "EXP=no_qknorm", "SET=a='b", folder=checkout)
     assert result.returncode == 2
     assert "SET has a quote without its pair" in result.stderr

@@ -37,7 +37,6 @@ QUERY_ROWS = 2048  # block slots per drafter forward
 class FeatureRows(Protocol):
     """Tapped target states of whole sequences, prompt and answer."""
 
-    def __len__(self) -> int: ...
     def row(self, index: int) -> Tensor:
         """``[T, F*H]``"""
         ...
@@ -127,8 +126,7 @@ def replay(
             has nothing to leak.
         target: lends its embedding and head.
         rollouts: prompts with the target's answers.
-        features: row i belongs to ``rollouts[i]`` and covers at least all but the last two of its
-            tokens; None when the drafter reads no features.
+        features: row i covers all tokens of ``rollouts[i]``; None when the drafter reads none.
         width: widest verification of interest, anchor included; None is the trained block. Narrower
             ones come free from ``ReplayRow.at_width``.
         slots: see ``match_lengths``; ``all`` is needed for marginal counts.
@@ -142,9 +140,8 @@ def replay(
     width = drafter.block_size if width is None else width
     if not 1 <= width <= drafter.block_size:
         raise UserError.of("width", width, f"1 to {drafter.block_size}, the trained block")
-    if drafter.reads_features and (features is None or len(features) != len(rollouts)):
-        rows = None if features is None else len(features)
-        raise UserError.of("features", rows, f"one row for each of the {len(rollouts)} rollouts")
+    if drafter.reads_features and features is None:
+        raise UserError.of("features", None, "the target's features unless kv.fusion=none")
     model = causal_lm_of(target)
     runner = _Replay(
         drafter=drafter,
@@ -281,15 +278,15 @@ class _Replay:
         """Features before the last anchor, right-padded with zeros. ``[b, C, F*H]``"""
         if self.features is None:
             return None
-        rows = [self.features.row(piece.rollout)[: piece.context] for piece in batch]
+        rows = [self.features.row(piece.rollout) for piece in batch]
         for piece, row in zip(batch, rows, strict=True):
-            if len(row) < piece.context:
+            rollout = self.rollouts[piece.rollout]
+            length = len(rollout.prompt_ids) + len(rollout.answer_ids)
+            if len(row) != length:
                 raise UserError.of(
-                    f"features of rollout {piece.rollout}",
-                    len(row),
-                    f"{piece.context} rows or more",
+                    f"len(features.row({piece.rollout}))", len(row), f"{length} rows, its tokens"
                 )
         padded = rows[0].new_zeros(len(batch), context, rows[0].shape[-1])
-        for index, row in enumerate(rows):
-            padded[index, : len(row)] = row
+        for index, (piece, row) in enumerate(zip(batch, rows, strict=True)):
+            padded[index, : piece.context] = row[: piece.context]
         return padded.to(self.drafter.device)

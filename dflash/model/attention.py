@@ -207,7 +207,7 @@ class Qwen3DFlashAttention(nn.Module):
 
     def _heads(self, projection: nn.Module, x: Tensor) -> Tensor:
         """``[B, S, H]`` to ``[B, heads, S, head_dim]``."""
-        return projection(x).view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)
+        return projection(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
 
 def _part(rotary: Rotary, start: int | None, stop: int | None) -> Rotary:

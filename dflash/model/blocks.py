@@ -79,7 +79,8 @@ def two_part_attention(
     if mask.own is not None:
         own_key = key[:, :, context:].reshape(own_shape)
         scores.append(_hide(q @ own_key.transpose(-1, -2), mask.own))
-    weights = (torch.cat(scores, dim=-1) * scaling).softmax(dim=-1, dtype=torch.float32)
+    at_least = torch.promote_types(query.dtype, torch.float32)
+    weights = (torch.cat(scores, dim=-1) * scaling).softmax(dim=-1, dtype=at_least)
     weights = weights.to(value.dtype)
     pieces = []
     if mask.context is not None:

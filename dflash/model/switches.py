@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -158,9 +159,14 @@ def parse_dataclass(cls: type[T], data: dict[str, Any], where: str) -> T:
         UserError: unknown key (with the nearest valid one), wrong type or value.
     """
     try:
-        return TypeAdapter(cls).validate_python(data)
+        return cast(T, _adapter(cls).validate_python(data))
     except ValidationError as error:
         raise UserError(_first_line(error, cls, where)) from None
+
+
+@functools.cache
+def _adapter(cls: type) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
 
 
 def _first_line(error: ValidationError, cls: type, where: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,7 @@ from dflash.model.errors import UserError
 from dflash.target.config import TargetConfig
 from dflash.target.packaged import converted_package
 from dflash.target.stamps import digest_of, stamp_directory
-from dflash.target.taps import LastTapReached, TapRecorder, decoder_of
+from dflash.target.taps import LastTapReached, TapRecorder, decoder_of, layers_of
 from dflash.target.template import ChatTemplate
 
 
@@ -49,7 +50,7 @@ class Target:
 
     def __post_init__(self) -> None:
         self.model.eval().requires_grad_(False)
-        self.layers = decoder_of(self.model).layers
+        self.layers = layers_of(self.model)
 
     @property
     def num_layers(self) -> int:
@@ -118,10 +119,8 @@ class Target:
             inputs["attention_mask"] = mask
             inputs["position_ids"] = (mask.long().cumsum(-1) - 1).clamp(min=0)
         with TapRecorder(self.model, taps, stop_after_last=True) as recorder:
-            try:
+            with contextlib.suppress(LastTapReached):  # layers above and the head are not needed
                 decoder_of(self.model)(**inputs, use_cache=False)
-            except LastTapReached:
-                pass  # the remaining layers and the head are not needed
             return recorder.features()
 
 

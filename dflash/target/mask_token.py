@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from dflash.model.errors import UserError
 from dflash.target.load import Target
 
@@ -47,7 +45,7 @@ def looks_unused(target: Target, token_id: int, similarity: float = 0.999) -> bo
     unused when another row's cosine with it is at least ``similarity``. A hint for a warning, not a
     proof; a lone unused row is not recognised.
     """
-    weight = target.embedding.weight.detach().float()  # [V, H]
-    cosine = torch.nn.functional.cosine_similarity(weight, weight[token_id][None], dim=-1)
+    weight = target.embedding.weight.detach()  # [V, H]
+    cosine = weight @ weight[token_id] / (weight.norm(dim=-1) * weight[token_id].norm())  # [V]
     cosine[token_id] = -1.0
     return bool(cosine.max() >= similarity)

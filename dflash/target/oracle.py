@@ -1,37 +1,42 @@
 """A target whose optimum is known, so that a broken drafter cannot hide (pitfalls T-ORACLE1).
 
 Speculative decoding is lossless: a wrong drafter still yields right text, only slowly. This target
-makes the loss visible. It counts: after a key token and a first symbol it emits
+makes the loss visible. It counts. From a symbol it goes to
 
-    x[t+1] = (x[t] + step[key]) mod symbols,          step = 1, 3, 5, ... (odd)
+    x[t+1] = (x[t] + 2 key[t] + 1) mod symbols
 
-for ever. The key is fixed by the prompt and cannot be told from any single symbol, so a drafter must
-combine three things for slot k: the anchor's symbol (from its embedding), the key (from the target's
-features) and k. With all three every slot is determined and acceptance is the block size; with the
-key missing, a guess is right once in ``keys``.
+and the key, which no symbol shows, stays as the prompt set it for as long as the text is the
+target's own. A drafter must combine three things for slot k: the anchor's symbol (its embedding),
+the key (the target's features) and k. With all three, acceptance is the block size; with a guessed
+key, a slot is right once in ``keys``.
 
-What each layer shows. All layers pass on the same *content*, two orthogonal codes: the symbol that
-comes next, and the key. Only layer ``tap`` passes it on in the open. The layers around it multiply
-it with fixed signs drawn per absolute position and layer; the oracle undoes them exactly, a drafter,
-which knows positions only relative to each other, cannot. The last layer's output is the embedding
-of the next symbol.
+**What layers show.** All layers hand on the same content in two halves: the symbol that comes next,
+and the key. It is written in rows of Hadamard matrices (every entry +1 or -1) and sealed: multiplied
+by random signs drawn per layer and absolute position. The oracle takes the signs off exactly. To a
+drafter, which knows positions only relative to each other, a sealed half is a fair coin. Layer
+``tap`` leaves the key half open, its neighbours nothing. The last layer ends with the embedding of
+the next symbol.
 
-Why each planted bug is visible:
+**Why the key is tied to a position.** Steps are odd and ``symbols`` is even, so symbols alternate
+in parity. At an odd symbol the key is shown as ``key + keys/2``. Which of the two a feature shows
+follows from the anchor's parity and the feature's distance from it: read one position off, it names
+a wrong key, and averaged over positions it names none.
 
-* *Tap off by one*: the neighbours are sealed, the key is missing.
-* *Label shifted*: symbols never repeat within ``symbols`` tokens, so a shifted label is a wrong one.
-* *Context at the anchor visible in training*: the feature at the anchor shows the first drafted
-  symbol itself, the feature before it only shows the anchor, which is known anyway. Reading it off
-  is far easier than computing it from anchor and key, so training takes that road, slot 1 is never
-  learned, and decoding, which has no feature at the anchor, fails at once.
-* *Context mask missing*: the same for every slot.
-* *Positions off by one*: steps are odd and ``symbols`` is even, so symbols alternate in parity. At
-  odd symbols the key code of ``key + keys/2`` is shown instead of the key's. Which of the two a
-  feature shows depends on its distance from the anchor, and reading one off yields another, wrong
-  key. Averaging over features tells nothing apart.
-* *Keys and values swapped*: content is carried in values at a distance found by keys.
+**Why the anchor's own feature says more.** A *surprise* is a step that no key makes. The key moves on
+by an amount that depends on the step. Text the target chose has no surprises, but training rows have
+them, at anchors only (:meth:`OracleDesign.training_rows`). At such an anchor the features before it
+are out of date and only the anchor's own knows the key. A drafter that may see it in training learns
+to trust it alone; while decoding it does not exist. A correct drafter is wrong at surprises, which
+nothing visible announces, and right everywhere in decoding.
 
-Sequences should be at most ``symbols`` long: later the count repeats and could be copied.
+Planted bugs and what they meet:
+
+* tap off by one: sealed features, the key is a guess;
+* label shifted by one: symbols never stand still, so every slot is wrong;
+* context up to and including the anchor: trained on the anchor's feature, then left without;
+* no anchor mask (all context visible): the same, and later features show later keys;
+* positions off by one between block and context: the other parity, a wrong key;
+* keys and values swapped: what is found by position is no longer what is read.
 """
 
 from __future__ import annotations
@@ -43,12 +48,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.cache_utils import Cache
 
 from dflash.model.errors import UserError
 from dflash.target.config import TargetConfig
 from dflash.target.load import Target
 
-EMBEDDING_NORM = 2.0  # with the final norm, puts 8 logits or more between right and wrong
+EMBEDDING_NORM = 2.0  # after the final norm: logit 2 * sqrt(H) for the next symbol, 0 for others
+ROPE_THETA = 10_000.0
 
 
 @dataclass(frozen=True)
@@ -57,21 +64,23 @@ class OracleDesign:
 
     symbols: int = 32
     keys: int = 4
-    hidden_size: int = 64
     num_layers: int = 5
     tap: int = 2
     max_positions: int = 512
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.symbols % 2 or self.keys % 2 or self.symbols < 2 * self.keys:
-            raise UserError.of("oracle.symbols", self.symbols, "even, at least 2 * (even) keys")
+        if self.symbols < 8 or self.symbols & (self.symbols - 1):
+            raise UserError.of("oracle.symbols", self.symbols, "a power of two, at least 8")
+        if self.keys % 2 or not 2 <= self.keys <= self.symbols // 4:
+            raise UserError.of("oracle.keys", self.keys, f"even, 2 to {self.symbols // 4}")
         if not 1 <= self.tap <= self.num_layers - 3:
             raise UserError.of("oracle.tap", self.tap, f"1 to num_layers-3={self.num_layers - 3}")
-        if self.hidden_size < self.vocab_size:
-            raise UserError.of(
-                "oracle.hidden_size", self.hidden_size, f"at least {self.vocab_size}"
-            )
+
+    @property
+    def hidden_size(self) -> int:
+        """One half for the next symbol, one for the key."""
+        return 2 * self.symbols
 
     @property
     def pad_token_id(self) -> int:
@@ -87,33 +96,76 @@ class OracleDesign:
         return self.symbols + 2
 
     @property
-    def vocab_size(self) -> int:
-        return self.symbols + 3 + self.keys
+    def first_key_id(self) -> int:
+        return self.symbols + 3
 
-    def step(self, key: int) -> int:
-        """Distance from one symbol to the next."""
-        return 2 * key + 1
+    @property
+    def vocab_size(self) -> int:
+        return self.first_key_id + self.keys
 
     def prompt(self, key: int, first: int) -> list[int]:
         """The shortest prompt: key token, first symbol."""
-        return [self.symbols + 3 + key, first]
+        return [self.first_key_id + key, first]
 
     def answer(self, key: int, first: int, length: int) -> list[int]:
-        """What follows :meth:`prompt`, in closed form."""
-        return [(first + self.step(key) * (j + 1)) % self.symbols for j in range(length)]
+        """What the target says after :meth:`prompt`, in closed form."""
+        return [(first + (2 * key + 1) * (j + 1)) % self.symbols for j in range(length)]
+
+    def key_change(self, previous: Tensor, token: Tensor) -> Tensor:
+        """What ``token`` after ``previous`` adds to the key (mod keys); 0 for steps some key makes."""
+        step = (token - previous) % self.symbols
+        ordinary = (step % 2 == 1) & (step < 2 * self.keys)
+        amount = 1 + (step // 2) % (self.keys - 1)
+        both_symbols = (token < self.symbols) & (previous < self.symbols)
+        return torch.where(both_symbols & ~ordinary, amount, 0)
+
+    def training_rows(
+        self,
+        count: int,
+        length: int,
+        block_size: int,
+        generator: torch.Generator,
+        surprises: float = 1 / 3,
+    ) -> tuple[Tensor, Tensor]:
+        """Rows for training: tokens ``[count, length]`` and anchors ``[count, N]``.
+
+        Anchors stand ``block_size`` apart from a random start on, a share ``surprises`` of them
+        surprises of odd step; all other tokens are the target's own choice, so labels are certain.
+        """
+        width = (length - 2) // block_size - 1
+        start = torch.randint(0, block_size, (count, 1), generator=generator)
+        anchors = 2 + start + block_size * torch.arange(width)  # [count, N]
+        surprise = torch.zeros(count, length, dtype=torch.bool)
+        surprise.scatter_(1, anchors, torch.rand(anchors.shape, generator=generator) < surprises)
+        odd = torch.randint(self.keys, self.symbols // 2, (count, length), generator=generator)
+        key = torch.randint(0, self.keys, (count,), generator=generator)
+        first = torch.randint(0, self.symbols, (count,), generator=generator)
+        columns = [self.first_key_id + key, first]
+        for t in range(2, length):
+            step = torch.where(surprise[:, t], 2 * odd[:, t] + 1, 2 * key + 1)
+            columns.append((columns[-1] + step) % self.symbols)
+            key = (key + self.key_change(columns[-2], columns[-1])) % self.keys
+        return torch.stack(columns, dim=1), anchors
 
 
 class OracleLayer(nn.Module):
-    """Unseals what it is given, computes its part, and seals its output with its own signs."""
+    """Takes off the signs of the layer below, applies its rule, puts its own signs on."""
+
+    unseal: Tensor | None  # [positions, H] of +1 and -1; None: nothing to take off
+    seal: Tensor | None
 
     def __init__(self, rule: nn.Module, unseal: Tensor | None, seal: Tensor | None) -> None:
         super().__init__()
         self.rule = rule
-        self.register_buffer("unseal", unseal, persistent=False)  # [P, H] of +-1, or None: open
+        self.register_buffer("unseal", unseal, persistent=False)
         self.register_buffer("seal", seal, persistent=False)
 
     def forward(
-        self, hidden_states: Tensor, position_ids: Tensor, cache: Any = None, **kwargs: Any
+        self,
+        hidden_states: Tensor,
+        position_ids: Tensor,
+        cache: Cache | None = None,
+        **kwargs: Any,
     ) -> Tensor:
         """``[B, T, H]`` to ``[B, T, H]``."""
         content = _signed(hidden_states, self.unseal, position_ids)
@@ -121,55 +173,62 @@ class OracleLayer(nn.Module):
 
 
 def _signed(x: Tensor, signs: Tensor | None, position_ids: Tensor) -> Tensor:
-    return x if signs is None else x * signs[position_ids % len(signs)].to(x.dtype)
+    return x if signs is None else x * signs[position_ids].to(x.dtype)
 
 
-class ReadToken(nn.Module):
-    """Token embedding to content; the key is looked up in the tokens before, through the cache."""
+class ReadTokens(nn.Module):
+    """First layer: embedded tokens to content. Earlier tokens come from the cache."""
+
+    embedding: Tensor  # [V, H]
+    codes: Tensor  # [symbols, H/2]
 
     def __init__(self, design: OracleDesign, embedding: Tensor, codes: Tensor) -> None:
         super().__init__()
         self.design = design
-        self.register_buffer("embedding", embedding, persistent=False)  # [V, H]
-        self.register_buffer("codes", codes, persistent=False)  # [symbols + keys, H]
+        self.register_buffer("embedding", embedding, persistent=False)
+        self.register_buffer("codes", codes, persistent=False)
 
-    def forward(self, hidden: Tensor, cache: Any) -> Tensor:
+    def forward(self, hidden: Tensor, cache: Cache | None) -> Tensor:
         design = self.design
-        token = (hidden @ self.embedding.to(hidden.dtype).T).argmax(-1)  # [B, T]
-        first_key = design.vocab_size - design.keys
-        is_key = token >= first_key
-        seen = nn.functional.one_hot((token - first_key).clamp(min=0), design.keys)
-        seen = (seen * is_key[..., None])[:, None].to(hidden.dtype)  # [B, 1, T, keys]
+        tokens = (hidden.float() @ self.embedding.T).argmax(-1)  # [B, T]
+        new = tokens.shape[1]
         if cache is not None:
-            seen, _ = cache.update(seen, seen, 0)  # [B, 1, S, keys]
-        # Before position t at most one key token has been seen, so the running sum is its one-hot.
-        key = seen.float().cumsum(2)[:, 0, -token.shape[1] :].argmax(-1)  # [B, T]
-        following = torch.where(is_key, token - first_key, (token + 2 * key + 1) % design.symbols)
+            as_state = tokens[:, None, :, None].float()  # [B, 1, T, 1]
+            tokens = cache.update(as_state, as_state, 0)[0][:, 0, :, 0].long()  # [B, S]
+        before = tokens.roll(1, dims=1)
+        before[:, 0] = design.pad_token_id
+        changes = design.key_change(before, tokens) + (tokens - design.first_key_id).clamp(min=0)
+        key = (changes.cumsum(1) % design.keys)[:, -new:]
+        token = tokens[:, -new:]
+        follows = torch.where(
+            token >= design.first_key_id, key, (token + 2 * key + 1) % design.symbols
+        )
         shown = (key + design.keys // 2 * (token % 2)) % design.keys
-        plain = (token < design.symbols)[..., None]  # key and special tokens show no key code
-        return self.codes[following].to(hidden.dtype) + plain * self.codes[
-            design.symbols + shown
-        ].to(hidden.dtype)
+        shown = torch.where(token < design.symbols, shown, design.keys)  # a code that names no key
+        return torch.cat([self.codes[follows], self.codes[shown]], dim=-1).to(hidden.dtype)
+
+
+class HandOn(nn.Module):
+    """Middle layers: content unchanged."""
+
+    def forward(self, content: Tensor, cache: Cache | None) -> Tensor:
+        return content
 
 
 class Answer(nn.Module):
-    """Content to the embedding of the next symbol."""
+    """Last layer: content to the embedding of the next symbol."""
 
-    def __init__(self, design: OracleDesign, embedding: Tensor, codes: Tensor) -> None:
+    embedding: Tensor
+    codes: Tensor
+
+    def __init__(self, embedding: Tensor, codes: Tensor) -> None:
         super().__init__()
         self.register_buffer("embedding", embedding, persistent=False)
-        self.register_buffer("symbol_codes", codes[: design.symbols], persistent=False)
+        self.register_buffer("codes", codes, persistent=False)
 
-    def forward(self, content: Tensor, cache: Any) -> Tensor:
-        following = (content @ self.symbol_codes.to(content.dtype).T).argmax(-1)
-        return self.embedding[following].to(content.dtype)
-
-
-class PassOn(nn.Module):
-    """Content unchanged."""
-
-    def forward(self, content: Tensor, cache: Any) -> Tensor:
-        return content
+    def forward(self, content: Tensor, cache: Cache | None) -> Tensor:
+        symbol_half = content[..., : self.codes.shape[-1]].float()
+        return self.embedding[(symbol_half @ self.codes.T).argmax(-1)].to(content.dtype)
 
 
 class OracleForCausalLM(LlamaForCausalLM):
@@ -177,24 +236,35 @@ class OracleForCausalLM(LlamaForCausalLM):
 
     def __init__(self, design: OracleDesign) -> None:
         super().__init__(_llama_config(design))
-        generator = torch.Generator().manual_seed(design.seed)
-        embedding = _orthonormal(design.hidden_size, generator) * EMBEDDING_NORM
-        codes = _orthonormal(design.hidden_size, generator) * design.hidden_size**0.5
-        embedding = embedding[: design.vocab_size].contiguous()
-        codes = codes[: design.symbols + design.keys].contiguous()
+        rows = _hadamard(design.hidden_size)[: design.vocab_size]
+        embedding = rows * (EMBEDDING_NORM / design.hidden_size**0.5)
+        codes = _hadamard(design.symbols)
         with torch.no_grad():
             self.model.embed_tokens.weight.copy_(embedding)
             self.model.norm.weight.fill_(1.0)
-        last = design.num_layers - 1
-        shape = (design.num_layers, design.max_positions, design.hidden_size)
-        signs = torch.randint(0, 2, shape, generator=generator, dtype=torch.int8) * 2 - 1
-        seals = [None if i in (design.tap, last) else signs[i] for i in range(design.num_layers)]
-        rules: list[nn.Module] = [PassOn() for _ in range(design.num_layers)]
-        rules[0] = ReadToken(design, embedding, codes)
-        rules[last] = Answer(design, embedding, codes)
-        self.model.layers = nn.ModuleList(
-            OracleLayer(rule, seals[i - 1] if i else None, seals[i]) for i, rule in enumerate(rules)
-        )
+        rules: list[nn.Module] = [HandOn() for _ in range(design.num_layers)]
+        rules[0], rules[-1] = ReadTokens(design, embedding, codes), Answer(embedding, codes)
+        seals: list[Tensor | None] = list(_signs(design))
+        seals[-1] = None
+        below = [None, *seals[:-1]]
+        self.model.layers = nn.ModuleList(map(OracleLayer, rules, below, seals))
+
+
+def _signs(design: OracleDesign) -> Tensor:
+    """``[layers, positions, H]`` of +1 and -1; the tapped layer's key half is +1 throughout."""
+    generator = torch.Generator().manual_seed(design.seed)
+    shape = (design.num_layers, design.max_positions, design.hidden_size)
+    signs = 2 * torch.randint(0, 2, shape, generator=generator, dtype=torch.int8) - 1
+    signs[design.tap, :, design.symbols :] = 1
+    return signs
+
+
+def _hadamard(size: int) -> Tensor:
+    """``[size, size]`` of +1 and -1 with orthogonal rows (Sylvester), for powers of two."""
+    matrix = torch.ones(1, 1)
+    while len(matrix) < size:
+        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), matrix)
+    return matrix
 
 
 def _llama_config(design: OracleDesign) -> LlamaConfig:
@@ -207,6 +277,7 @@ def _llama_config(design: OracleDesign) -> LlamaConfig:
         num_key_value_heads=2,
         head_dim=design.hidden_size // 4,
         max_position_embeddings=design.max_positions,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         pad_token_id=design.pad_token_id,
         bos_token_id=None,
         eos_token_id=design.eos_token_id,
@@ -214,22 +285,16 @@ def _llama_config(design: OracleDesign) -> LlamaConfig:
     )
 
 
-def _orthonormal(size: int, generator: torch.Generator) -> Tensor:
-    """``[size, size]`` random rotation."""
-    return torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64))[
-        0
-    ].float()
-
-
 class OracleTarget(Target):
-    """The oracle as a :class:`Target` without tokenizer; ``design`` says what it will emit."""
+    """The oracle as a :class:`Target` without tokenizer; ``design`` knows what it will say."""
 
     def __init__(self, design: OracleDesign | None = None) -> None:
         self.design = design or OracleDesign()
-        config = TargetConfig(
-            "oracle", "oracle", mask_token_id=self.design.mask_token_id, device="cpu"
-        )
-        identity = hashlib.sha256(repr(self.design).encode()).hexdigest()[:16]
+        mask = self.design.mask_token_id
         super().__init__(
-            config, OracleForCausalLM(self.design), None, identity, (self.design.eos_token_id,)
+            config=TargetConfig("oracle", "oracle", mask_token_id=mask, device="cpu"),
+            model=OracleForCausalLM(self.design),
+            tokenizer=None,
+            fingerprint=hashlib.sha256(repr(self.design).encode()).hexdigest()[:16],
+            stop_token_ids=(self.design.eos_token_id,),
         )

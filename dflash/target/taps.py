@@ -28,14 +28,21 @@ def decoder_of(model: nn.Module) -> nn.Module:
     Raises:
         UserError: the architecture exposes no such module.
     """
-    candidates = [model.get_decoder()] if hasattr(model, "get_decoder") else []
-    candidates += [getattr(model, "model", None), model]
+    get_decoder: Any = getattr(model, "get_decoder", lambda: None)
+    candidates = (get_decoder(), getattr(model, "model", None), model)
     for candidate in candidates:
         if isinstance(getattr(candidate, "layers", None), nn.ModuleList):
             return candidate
     raise UserError.of(
         "target.source", type(model).__name__, "a causal LM whose decoder has a list of .layers"
     )
+
+
+def layers_of(model: nn.Module) -> nn.ModuleList:
+    """The decoder layers, in order."""
+    layers = decoder_of(model).layers
+    assert isinstance(layers, nn.ModuleList)  # decoder_of looked for exactly this
+    return layers
 
 
 class TapRecorder:
@@ -53,7 +60,7 @@ class TapRecorder:
     def __init__(
         self, model: nn.Module, taps: Sequence[int], *, stop_after_last: bool = False
     ) -> None:
-        self.layers = decoder_of(model).layers
+        self.layers = layers_of(model)
         self.taps = tuple(taps)
         self.stop_after_last = stop_after_last
         self._outputs: dict[int, Tensor] = {}

@@ -7,16 +7,20 @@ module that one arm lacks shifts nothing in the others.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dflash.data.rollouts import Rollout
 from dflash.model import DFlashDraftModel, UserError
 from dflash.target import Target
 from dflash.target.taps import decoder_of
+from dflash.training.nearsight import nearsighted
 
+PROBED = 8  # rollouts whose mean inputs shape the first attention
 FUSION_NOISE = 0.1  # share of the named values that stays in fc beside the selected tap
 
 
@@ -40,14 +44,20 @@ def named_normal(name: str, shape: torch.Size, seed: int) -> Tensor:
     return torch.randn(shape, generator=generator)
 
 
-def init_from_target(drafter: DFlashDraftModel, target: Target, seed: int) -> None:
-    """Start from the target: its last layers, its final norm, its own keys and values.
+def init_from_target(
+    drafter: DFlashDraftModel, target: Target, seed: int, rollouts: Sequence[Rollout]
+) -> None:
+    """Start from the target: its last layers, its final norm, its own values.
 
     Draft layer i copies the i-th of the target's last layers, as far as both have the parameter.
     The fusion starts as the plain selection of the tap nearest below the first copied layer, normed
     like that layer's input, so the keys and values of the context start as the target's own. A
     q/k norm that the target lacks starts at the size the target's queries and keys have, computed
-    from its weights. Everything else keeps its named values.
+    from its weights. The first layer's attention starts near-sighted, see
+    :mod:`dflash.training.nearsight`. Everything else keeps its named values.
+
+    Args:
+        rollouts: a few of them show what features and anchors look like on average.
 
     Raises:
         UserError: the drafter has more layers than the target, or layers of other sizes or names.
@@ -65,6 +75,29 @@ def init_from_target(drafter: DFlashDraftModel, target: Target, seed: int) -> No
             _copy_layer(layer, target.layers[first + index])
         _copy(drafter.norm.weight, decoder.norm.weight, "norm")
         _select_tap(drafter, target.layers[first], first)
+        nearsighted(drafter.layers[0], *_mean_inputs(drafter, target, first, rollouts))
+
+
+def _mean_inputs(
+    drafter: DFlashDraftModel, target: Target, first: int, rollouts: Sequence[Rollout]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the first draft layer's attention is fed: a mask slot, the mean anchor and feature.
+
+    They depend on the target and the depth alone, so that arms share the values made of them.
+    """
+    norm = target.layers[first].input_layernorm
+    probe = rollouts[:PROBED]
+    answers = torch.as_tensor(np.concatenate([row.answer_ids for row in probe])).long()
+    embedded = target.embedding(answers.to(target.device))
+    anchors = norm(embedded).mean(0)
+    if drafter.mask_embed is not None:  # a learned mask starts as the mean token
+        drafter.mask_embed.copy_(embedded.mean(0))
+    mask = target.config.mask_token_id
+    slot = anchors if mask is None else norm(target.embedding.weight[mask])
+    tokens = [torch.as_tensor(row.token_ids).long()[None] for row in probe]
+    below = [target.features(ids, [max(first - 1, 0)])[0] for ids in tokens]
+    feature = norm(torch.cat(below)).mean(0)
+    return slot.float().cpu(), anchors.float().cpu(), feature.float().cpu()
 
 
 def _copy_layer(layer: nn.Module, source: nn.Module) -> None:
@@ -103,7 +136,8 @@ def _copy(parameter: Tensor, source: Tensor, name: str) -> None:
     parameter.copy_(source)
 
 
-INITIALISERS: dict[str, Callable[[DFlashDraftModel, Target, int], None]] = {
-    "random": lambda drafter, target, seed: init_by_name(drafter, seed),
+Initialiser = Callable[[DFlashDraftModel, Target, int, Sequence[Rollout]], None]
+INITIALISERS: dict[str, Initialiser] = {
+    "random": lambda drafter, target, seed, rollouts: init_by_name(drafter, seed),
     "target": init_from_target,
 }

@@ -73,7 +73,7 @@ def build_drafter(
     if switches.vocab != "full":
         size = argument_of(switches.vocab)
         drafter.set_vocab(torch.as_tensor(frequent_tokens(rollouts, size, target.vocab_size)))
-    INITIALISERS[config.init](drafter, target, seed)
+    INITIALISERS[config.init](drafter, target, seed, rollouts)
     return drafter
 
 

@@ -9,6 +9,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from analysis import plots
@@ -40,7 +41,6 @@ def spans(figure: Figure) -> set[tuple[float, float]]:
 
 
 def texts(figure: Figure) -> str:
-    figure.canvas.draw()
     found = figure.findobj(mpl.text.Text)
     return "\n".join(text.get_text() for text in found)
 
@@ -89,8 +89,9 @@ def test_nothing_lies_outside_the_page(table: pd.DataFrame, result: Result) -> N
         plots.survival_by_slot(curves),
         plots.conditional_by_slot(curves),
     ):
-        figure.canvas.draw()
-        width, height = figure.canvas.get_width_height()
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()  # settles the layout
+        width, height = canvas.get_width_height()
         box = figure.get_tightbbox().transformed(figure.dpi_scale_trans)
         assert box.x0 >= -1
         assert box.y0 >= -1

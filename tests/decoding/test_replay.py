@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 import torch
@@ -10,15 +12,17 @@ from dflash.decoding import dflash_generate, replay
 from dflash.model import UserError
 from tests.decoding.toys import Answer, Rows, answered, toy_drafter, toy_prompt, toy_target
 
+MODULE = importlib.import_module("dflash.decoding.replay")  # the package exports the function
 
-@settings(max_examples=20, deadline=None)
+
+@settings(max_examples=12, deadline=None)
 @given(
     family=st.sampled_from(["llama", "qwen3"]),
     tied=st.booleans(),
     seed=st.integers(0, 50),
     block_size=st.integers(2, 7),
     num_layers=st.integers(1, 3),
-    shapes=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 20)), min_size=1, max_size=4),
+    shapes=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 16)), min_size=1, max_size=3),
     budget=st.integers(1, 200),
 )
 def test_replay_equals_decoding_step_by_step(
@@ -28,7 +32,7 @@ def test_replay_equals_decoding_step_by_step(
     drafter = toy_drafter(target, seed, block_size=block_size, num_layers=num_layers)
     known = [answered(target, drafter, toy_prompt(p, seed + p), n) for p, n in shapes]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dflash.decoding.replay.QUERY_ROWS", budget)  # any cut into batches
+        patch.setattr(MODULE, "QUERY_ROWS", budget)  # any cut into batches
         rows = replay(drafter, target, [a for a, _ in known], Rows([f for _, f in known]))
     for (prompt_length, new), (answer, _), row in zip(shapes, known, rows, strict=True):
         prompt = torch.from_numpy(answer.prompt_ids)[None]
@@ -61,7 +65,7 @@ def test_all_slots_and_reached_slots_give_the_same_matches(case):
 
 def test_small_logit_chunks_change_nothing(case, monkeypatch):
     whole = replay(*case, slots="all")
-    monkeypatch.setattr("dflash.decoding.replay.LOGIT_ELEMENTS", 1)
+    monkeypatch.setattr(MODULE, "LOGIT_ELEMENTS", 1)
     for left, right in zip(whole, replay(*case, slots="all"), strict=True):
         assert np.array_equal(left.right, right.right)
 
@@ -80,8 +84,9 @@ def test_rows_come_in_the_order_of_the_rollouts(case):
 def test_features_at_or_after_an_anchor_do_not_matter(case):
     """The last anchor is the last token but one: features from there on are never read."""
     drafter, target, answers, features = case
-    cut = Rows([row[:-2] for row in features.rows])
-    for left, right in zip(replay(*case), replay(drafter, target, answers, cut), strict=True):
+    other = [torch.cat([row[:-2], torch.full_like(row[-2:], 1e9)]) for row in features.rows]
+    changed = replay(drafter, target, answers, Rows(other))
+    for left, right in zip(replay(*case), changed, strict=True):
         assert left.match.tolist() == right.match.tolist()
 
 
@@ -107,7 +112,7 @@ def test_answers_too_short_to_draft(case):
     drafter, target, _, features = case
     prompt = np.array([1, 2])
     answers = [Answer(prompt, np.array([], dtype=np.int32)), Answer(prompt, np.array([3]))]
-    rows = replay(drafter, target, answers, Rows(features.rows[:2]))
+    rows = replay(drafter, target, answers, Rows(features.rows))
     assert [row.acceptance_lengths() for row in rows] == [[], []]
     assert sum(row.acceptance().prompts for row in rows) == 0
 
@@ -116,7 +121,7 @@ def test_bad_input_is_refused(case):
     drafter, target, answers, features = case
     with pytest.raises(UserError, match="1 to 5"):
         replay(drafter, target, answers, features, width=6)
-    with pytest.raises(UserError, match="one row for each of the 3 rollouts"):
+    with pytest.raises(UserError, match="features=None"):
         replay(drafter, target, answers, None)
-    with pytest.raises(UserError, match="features of rollout 0"):
+    with pytest.raises(UserError, match=r"features\.row\(\d\)"):
         replay(drafter, target, answers, Rows([row[:5] for row in features.rows]))

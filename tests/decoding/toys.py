@@ -39,9 +39,6 @@ class Rows:
 
     rows: list[Tensor]
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def row(self, index: int) -> Tensor:
         return self.rows[index]
 

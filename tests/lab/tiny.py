@@ -43,10 +43,20 @@ def save_tiny_target(directory: Path) -> Path:
         num_key_value_heads=2,
         head_dim=8,
         max_position_embeddings=4096,
-        tie_word_embeddings=True,
+        tie_word_embeddings=False,
         bos_token_id=vocab["<s>"],
         eos_token_id=vocab["</s>"],
         pad_token_id=vocab["<pad>"],
     )
-    LlamaForCausalLM(config).save_pretrained(directory)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        # One channel is the same for every token, and the head holds it against the special
+        # tokens: they are never sampled, as a mask token must not be.
+        embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+        embedding.normal_()
+        embedding[:, -1] = 4.0
+        head.normal_(std=0.5)
+        head[:, -1] = 0.0
+        head[[index for index, token in enumerate(SPECIAL) if token != "</s>"], -1] = -20.0
+    model.save_pretrained(directory)
     return directory

@@ -27,7 +27,7 @@ from tests.model.toys import (
 
 ANCHORS = (2, 5, 6, 11)  # one decode step each; 1 to 5 tokens are committed in between
 # How a head is made does not touch who it sees, so each group is covered in full and the product
-# of the two by rotation: every combination of the first meets four of the second's.
+# of the two by rotation: every combination of the first meets three of the second's.
 SEEING = ("attention.context", "attention.block", "kv.source", "kv.fusion")
 MAKING = ("kv.projection", "attention.qk_norm", "attention.qk_norm_place", "rope.context")
 
@@ -87,13 +87,13 @@ def rotated() -> list[DrafterSwitches]:
             rope__context=other.rope.context,
         )
         for index, one in enumerate(seeing)
-        for other in (making[(4 * index + turn * 9) % len(making)] for turn in range(4))
+        for other in (making[(3 * index + turn) % len(making)] for turn in range(3))
     ]
 
 
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(4))
 def test_training_equals_decode_for_every_way_of_seeing(part: int) -> None:
-    for switches in rotated()[part::8]:
+    for switches in rotated()[part::4]:
         assert_same(switches)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,9 +32,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def conversions(
-    save_toy: Save, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[list[Path]]:
+def conversions(save_toy: Save, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
     """Replaces reading a GGUF by writing a toy model; records every conversion."""
     made: list[Path] = []
     toy = save_toy()
@@ -44,7 +42,7 @@ def conversions(
         made.append(scratch)
 
     monkeypatch.setattr(packaged, "write_model", write_model)
-    yield made
+    return made
 
 
 def test_the_package_is_found_and_not_imported(site: Path) -> None:
