@@ -46,9 +46,13 @@ def _where(result: Result, rows: pd.DataFrame) -> list[str]:
         f"Measured on device {values('device')} in dtype {values('dtype')}, target "
         f"{values('target')}; τ from {source}{temperature}."
     ]
+    trained = fine[
+        fine["kind"] == "drafter"
+    ]  # floors run other code, and nothing is matched to them
     for column in ("device", "dtype", "target", "template_hash", "code_version"):
-        if fine[column].nunique() > 1:
-            lines.append(f"Runs differ in {column} ({values(column)}): they are not matched.")
+        if trained[column].nunique() > 1:
+            found = ", ".join(sorted(trained[column].unique()))
+            lines.append(f"Runs differ in {column} ({found}): they are not matched.")
     return lines
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def code_version(
@@ -35,19 +37,23 @@ def code_version(
         todo += inside
     digest = hashlib.sha256()
     for name in sorted(seen):
-        digest.update(f"{name}\n{_tree_text(_source(name, package_dir))}\n".encode())
+        digest.update(f"{name}\n{_read(name, package_dir).text}\n".encode())
     return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A source file: its syntax tree without docstrings as text, and what it imports.
+
+    ``imports`` holds (module, names taken from it); ``import a.b`` takes no names.
+    """
+
+    text: str
+    imports: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def _within(name: str, packages: tuple[str, ...]) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
-
-
-def _source(name: str, package_dir: Path) -> Path:
-    path = _find(name, package_dir)
-    if path is None:
-        raise ModuleNotFoundError(f"{name} is not a module of {package_dir}")
-    return path
 
 
 def _find(name: str, package_dir: Path) -> Path | None:
@@ -59,37 +65,34 @@ def _find(name: str, package_dir: Path) -> Path | None:
 def _imports(name: str, package_dir: Path) -> set[str]:
     """Our own modules that a module imports anywhere in its text."""
     found: set[str] = set()
-    for node in ast.walk(_parse(_source(name, package_dir))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            modules = {item for item in inner if _find(item, package_dir)}
-            # A name that is no module itself lives in the module it is imported from.
-            found |= modules if len(modules) == len(inner) else modules | {node.module}
-    ours = f"{package_dir.name}."
-    return {item for item in found if item.startswith(ours) and _find(item, package_dir)}
+    for module, names in _read(name, package_dir).imports:
+        if module.partition(".")[0] != package_dir.name:
+            continue
+        inner = {f"{module}.{taken}" for taken in names}
+        modules = {item for item in inner if _find(item, package_dir)}
+        # A name that is no module itself lives in the module it is imported from.
+        whole = bool(inner) and len(modules) == len(inner)
+        found |= modules if whole else modules | {module}
+    return {item for item in found if "." in item and _find(item, package_dir)}
 
 
-def _parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+def _read(name: str, package_dir: Path) -> _Module:
+    path = _find(name, package_dir)
+    if path is None:
+        raise ModuleNotFoundError(f"{name} is not a module of {package_dir}")
+    return _parsed(path, path.stat().st_mtime_ns)
 
 
 @functools.cache
-def _tree_text_of(path: Path, stamp: int) -> str:
-    tree = _parse(path)
+def _parsed(path: Path, changed: int) -> _Module:
+    """Parse a file; ``changed``, its time of change, makes the cache see an edit."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    imports: list[tuple[str, tuple[str, ...]]] = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            _strip_docstring(node)
-    return ast.dump(tree)
-
-
-def _tree_text(path: Path) -> str:
-    return _tree_text_of(path, path.stat().st_mtime_ns)
-
-
-def _strip_docstring(
-    node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef,
-) -> None:
-    if ast.get_docstring(node, clean=False) is not None:
-        node.body = node.body[1:] or [ast.Pass()]
+        if isinstance(node, ast.Import):
+            imports += [(alias.name, ()) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            imports.append((node.module, tuple(alias.name for alias in node.names)))
+        elif isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return _Module(ast.dump(tree), tuple(imports))

@@ -236,7 +236,8 @@ class DFlashDraftModel(Qwen3PreTrainedModel):
             UserError: a tensor is missing, unexpected or of another shape, or the draft vocabulary
                 is not the one the config was saved with.
         """
-        kwargs["output_loading_info"] = True
+        # Shapes are reported with the rest, so that every problem reads the same.
+        kwargs |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
         model, info = super().from_pretrained(path, *args, **kwargs)
         for problem in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
             if info[problem]:

@@ -159,7 +159,7 @@ def parse_dataclass(cls: type[T], data: dict[str, Any], where: str) -> T:
         UserError: unknown key (with the nearest valid one), wrong type or value.
     """
     try:
-        return cast(T, _adapter(cls).validate_python(data))
+        return cast(T, _adapter(cast(Any, cls)).validate_python(data))
     except ValidationError as error:
         raise UserError(_first_line(error, cls, where)) from None
 

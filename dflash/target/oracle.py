@@ -190,7 +190,7 @@ class ReadTokens(nn.Module):
 
     def forward(self, hidden: Tensor, cache: Cache | None) -> Tensor:
         design = self.design
-        tokens = (hidden.float() @ self.embedding.T).argmax(-1)  # [B, T]
+        tokens = (hidden.float() @ self.embedding.float().T).argmax(-1)  # [B, T]
         new = tokens.shape[1]
         if cache is not None:
             as_state = tokens[:, None, :, None].float()  # [B, 1, T, 1]
@@ -228,7 +228,7 @@ class Answer(nn.Module):
 
     def forward(self, content: Tensor, cache: Cache | None) -> Tensor:
         symbol_half = content[..., : self.codes.shape[-1]].float()
-        return self.embedding[(symbol_half @ self.codes.T).argmax(-1)].to(content.dtype)
+        return self.embedding[(symbol_half @ self.codes.float().T).argmax(-1)].to(content.dtype)
 
 
 class OracleForCausalLM(LlamaForCausalLM):

@@ -29,7 +29,7 @@ def decoder_of(model: nn.Module) -> nn.Module:
         UserError: the architecture exposes no such module.
     """
     get_decoder: Any = getattr(model, "get_decoder", lambda: None)
-    candidates = (get_decoder(), getattr(model, "model", None), model)
+    candidates: list[Any] = [get_decoder(), getattr(model, "model", None), model]
     for candidate in candidates:
         if isinstance(getattr(candidate, "layers", None), nn.ModuleList):
             return candidate

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import lightning as L
+import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from dflash.data.collate import BlockBatch, BlockSampler, collate
@@ -94,3 +96,9 @@ class DrafterData(L.LightningDataModule):
             self.trainer.world_size,
         )
         return DataLoader(batches, batch_size=None, sampler=FromStep(self, self.steps))
+
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> list[BlockBatch]:
+        """Move the micro-batches."""
+        return [part.to(device) for part in batch]

@@ -114,10 +114,6 @@ class DrafterTraining(L.LightningModule):
             "lr_scheduler": build_schedule(optimizer, self.steps, self.config),
         }
 
-    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
-        """Move the micro-batches."""
-        return [part.to(device) for part in batch]
-
 
 def block_states(
     drafter: DFlashDraftModel, batch: BlockBatch, embedding: nn.Module, attention: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import time
@@ -30,6 +31,12 @@ from dflash.training.module import Borrowed, DrafterTraining
 
 CHECKPOINT = "last.ckpt"
 DRAFTER = "drafter"
+CHATTER = (
+    ".*GPU available but not used.*",
+    "Checkpoint directory .* exists and is not empty.*",  # that is what resuming means
+    ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",
+    ".*does not have many workers.*",  # batches are read from mapped memory
+)
 FINISHED = "clock.json"
 
 
@@ -176,23 +183,29 @@ def build_trainer(
         enable_version_counter=False,
     )
     bars: list[Callback] = [TQDMProgressBar(refresh_rate=5)] if progress else []
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*GPU available but not used.*")
-        return L.Trainer(
-            max_steps=steps,
-            max_epochs=1,
-            accelerator=device.type,
-            devices=devices_of(config, device),
-            strategy=config.strategy,
-            precision=precision_of(config.precision, device),
-            logger=LOGGERS[config.logger](directory),
-            callbacks=[clock, resume_points, *bars],
-            log_every_n_steps=1,
-            enable_progress_bar=progress,
-            enable_model_summary=False,
-            use_distributed_sampler=False,
-            default_root_dir=directory,
-        )
+    quiet_lightning()
+    return L.Trainer(
+        max_steps=steps,
+        max_epochs=1,
+        accelerator=device.type,
+        devices=devices_of(config, device),
+        strategy=config.strategy,
+        precision=precision_of(config.precision, device),
+        logger=LOGGERS[config.logger](directory),
+        callbacks=[clock, resume_points, *bars],
+        log_every_n_steps=1,
+        enable_progress_bar=progress,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        default_root_dir=directory,
+    )
+
+
+def quiet_lightning() -> None:
+    """Silence Lightning's advice and its notes about itself; other warnings stay."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for message in CHATTER:
+        warnings.filterwarnings("ignore", message=message)
 
 
 def devices_of(config: TrainConfig, device: torch.device) -> int | list[int]:
@@ -252,7 +265,7 @@ class TrainClock(Callback):
 
 
 def csv_logger(directory: Path) -> CSVLogger:
-    """A folder ``log-<n>`` for every part of a run: Lightning deletes what an earlier part wrote."""
+    """A folder ``log-<n>`` for every part of a run: Lightning deletes what is there."""
     part = len(list(directory.glob("log-*")))
     return CSVLogger(directory, name="", version=f"log-{part}", flush_logs_every_n_steps=1)
 

@@ -34,9 +34,7 @@ def test_a_batch_gives_what_batch_one_gives(family, tied, monkeypatch):
     target = small_target(family=family, tied=tied, seed=4, stop=(9, 3))
     compacted = []
     compact = generate._Batch._compact
-    monkeypatch.setattr(
-        generate._Batch, "_compact", lambda *a: compacted.append(1) or compact(*a)
-    )
+    monkeypatch.setattr(generate._Batch, "_compact", lambda *a: compacted.append(1) or compact(*a))
     asked = prompts(10)
     answers = generate_batch(target, asked, NEW)
     expected = [one_by_one(target, prompt) for prompt in asked]
@@ -70,7 +68,8 @@ def test_the_oracle_answers_as_designed():
 def test_sampling_is_reproducible_and_seeded():
     target = small_target(seed=4, stop=(9, 3))
     first, again, other = (
-        [a.tolist() for a in generate_batch(target, prompts(6), NEW, 1.0, seed)] for seed in (1, 1, 2)
+        [a.tolist() for a in generate_batch(target, prompts(6), NEW, 1.0, seed)]
+        for seed in (1, 1, 2)
     )
     assert first == again
     assert first != other

@@ -21,7 +21,9 @@ def test_every_epoch_sees_every_sequence(count, sequences, seed):
         seen = np.bincount(np.concatenate(steps), minlength=count)
         assert len(seen) == count
         assert seen.min() >= 1
-        assert seen.max() - seen.min() <= 1  # a last, short step is filled up, as evenly as possible
+        assert (
+            seen.max() - seen.min() <= 1
+        )  # a last, short step is filled up, as evenly as possible
 
 
 @given(step=st.integers(0, 500), seed=st.integers(0, 99))

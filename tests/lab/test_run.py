@@ -30,7 +30,7 @@ SMALL = [
     "drafter.features.taps=[1,3]",
     "drafter.vocab=full",
     "data.train={gsm_symbolic: 0, docstrings: 0, written: 12}",
-    "data.eval={gsm8k: 0, humaneval: 0, mt_bench: 0, vicuna: 0, docstrings: 3}",
+    "data.eval={gsm8k: 0, humaneval: 0, mt_bench: 0, vicuna: 3}",
     "data.train_new_tokens=24",
     "data.eval_new_tokens=16",
     "data.temperature=1.0",
@@ -109,14 +109,14 @@ def test_a_grid_is_run_once_and_read_back(lab, small, tmp_path):
     assert replay.groupby("run_id").size().to_dict() == dict.fromkeys(runs.index, 3)
     assert decode.groupby("run_id").size().to_dict() == dict.fromkeys(cells, 1)
     assert decode["lossless"].all()
-    assert set(result.prompts["bench"]) == {"docstrings"}
+    assert set(result.prompts["bench"]) == {"vicuna"}
     walked = result.steps.groupby(["run_id", "source", "prompt_id"])["emitted"].sum()
     counted = result.prompts.set_index(["run_id", "source", "prompt_id"])["emitted"]
     counted = counted[counted > 0]
     assert walked.to_dict() == counted.to_dict()
     assert set(result.survival["slot"]) == {1, 2, 3}
     card = json.loads((finished.directory / "data_card.json").read_text())
-    assert card["train"]["total"]["answers"] == 12
+    assert card["train"]["total"]["prompts"] == 12
     config = yaml.safe_load((finished.directory / "config.yaml").read_text())
     assert config["arms"]["bare"] == {"drafter.attention.qk_norm": "none"}
     assert config["control"]["drafter"]["block_size"] == 4

@@ -81,9 +81,7 @@ def test_number_of_visible_keys_in_closed_form(
     block_size: int, anchor: int, width: int, block: str, context: str
 ) -> None:
     name = f"window:{width}" if context == "window" else context
-    switches = toy_switches(
-        block_size=block_size, attention__block=block, attention__context=name
-    )
+    switches = toy_switches(block_size=block_size, attention__block=block, attention__context=name)
     layout = TrainingLayout(
         context_length=41,
         anchors=torch.tensor([[anchor, anchor + 1]]),
@@ -114,7 +112,9 @@ def test_rules_are_exact_at_long_positions() -> None:
     keys = anchor + torch.arange(-3, 3)
     slot = torch.tensor(0)
     assert context_rule("full")(keys, anchor, slot).tolist() == [True] * 3 + [False] * 3
-    assert context_rule("window:2")(keys, anchor, slot).tolist() == [False, True, True] + [False] * 3
+    assert (
+        context_rule("window:2")(keys, anchor, slot).tolist() == [False, True, True] + [False] * 3
+    )
 
 
 @pytest.mark.parametrize("switches", every_combination(MASK_AXES), ids=str)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,8 +52,9 @@ class Code:
     roots: tuple[str, ...]
     packages: tuple[str, ...]
 
-    @property
+    @cached_property
     def version(self) -> str:
+        """Read once: an edit during a run must not relabel what the loaded code computes."""
         return code_version(self.roots, self.packages)
 
 
