@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,55 +19,16 @@ from dflash.lab.stages.common import Lab
 from dflash.lab.store import MANIFEST, Store
 from dflash.model.errors import UserError
 
-sys.path.insert(0, str(Path(__file__).parent))
-from tiny import MASK, save_tiny_target
-
-SMALL = [
-    "target=tiny",
-    "drafter.num_layers=1",
-    "drafter.block_size=4",
-    "drafter.features.taps=[1,3]",
-    "drafter.vocab=full",
-    "data.train={gsm_symbolic: 0, docstrings: 0, written: 12}",
-    "data.eval={gsm8k: 0, humaneval: 0, mt_bench: 0, vicuna: 3}",
-    "data.train_new_tokens=24",
-    "data.eval_new_tokens=16",
-    "data.temperature=1.0",
-    "train.steps=2",
-    "train.sequences=2",
-    "train.anchors_per_sequence=3",
-    "train.precision='32'",
-    "train.max_length=4096",
-    "decode.prompts_per_bench=1",
-    "decode.new_tokens=8",
-    "seeds=[0,1]",
-]
-
-
-@pytest.fixture(scope="module")
-def tiny_target(tmp_path_factory) -> Path:
-    return save_tiny_target(tmp_path_factory.mktemp("tiny"))
-
 
 @pytest.fixture
-def small(experiments, tiny_target, write_experiment):
-    """An experiment with two arms on the tiny target."""
-    target = {"name": "tiny", "source": str(tiny_target), "mask_token_id": MASK, "device": "cpu"}
-    (experiments / "target" / "tiny.yaml").write_text(yaml.safe_dump(target))
-    arms = "  bare: {drafter.attention.qk_norm: none}\n  leaky: {drafter.attention.leak: 1}"
-    return write_experiment(arms)
+def start(lab, small, small_overrides, tmp_path):
+    """Run an experiment, by default the one with two arms."""
 
+    def run(*overrides: str, name: str = small, lab: Lab = lab, where: Path = tmp_path):
+        experiment = load_experiment(name, [*small_overrides, *overrides])
+        return run_experiment(lab, experiment, where / "results")
 
-@pytest.fixture
-def lab(tmp_path) -> Lab:
-    lines: list[str] = []
-    lab = Lab(Store(tmp_path / "store"), lines.append, progress=False)
-    lab.lines = lines  # type: ignore[attr-defined]
-    return lab
-
-
-def start(lab: Lab, name: str, tmp_path: Path, *overrides: str):
-    return run_experiment(lab, load_experiment(name, [*SMALL, *overrides]), tmp_path / "results")
+    return run
 
 
 def built(lab: Lab) -> dict[str, int]:
@@ -89,8 +49,8 @@ def tables(directory: Path) -> dict[str, list[dict[str, object]]]:
     return json.loads(json.dumps(rows))  # NaN compares unequal to itself, its text does not
 
 
-def test_a_grid_is_run_once_and_read_back(lab, small, tmp_path):
-    finished = start(lab, small, tmp_path)
+def test_a_grid_is_run_once_and_read_back(start, lab, small, tmp_path):
+    finished = start()
     assert finished.failed == []
     result = load(small, tmp_path / "results")
     runs = result.runs.set_index("run_id")
@@ -121,25 +81,29 @@ def test_a_grid_is_run_once_and_read_back(lab, small, tmp_path):
     assert config["arms"]["bare"] == {"drafter.attention.qk_norm": "none"}
     assert config["control"]["drafter"]["block_size"] == 4
 
-    plan = lab.lines
+    said = lab.said
     before, first = built(lab), tables(finished.directory)
-    fresh = Lab(lab.store, plan.append, progress=False)
+    fresh = Lab(lab.store, said.append, progress=False)
     fresh.target = lambda _: pytest.fail("a finished grid needs no model")  # type: ignore[method-assign]
-    start(fresh, small, tmp_path)
+    start(lab=fresh)
     assert built(fresh) == before
     assert tables(finished.directory) == first
-    assert "control: 0.0" in plan[-7]
+    plan = next(text for text in reversed(said) if text.startswith(small))
+    assert plan.count("stored") == 6
+    assert "to do" not in plan
+    assert "drafter.attention.qk_norm: both -> none" in plan
+    assert "leaky INVALID" in plan
 
 
-def test_arms_share_rollouts_and_features(lab, small, tmp_path):
-    start(lab, small, tmp_path, "seeds=[0]")
+def test_arms_share_rollouts_and_features(start, lab):
+    start("seeds=[0]")
     stages = [name.rpartition("-")[0] for name in built(lab)]
     counts = {stage: stages.count(stage) for stage in set(stages)}
     shared = {"target": 1, "rollouts": 2, "features": 2, "floor": 2, "autoregressive": 1}
     assert counts == shared | {"train": 3, "replay": 3, "decode": 3}
 
 
-def test_a_failing_cell_is_a_row_and_the_rest_goes_on(lab, small, tmp_path, monkeypatch):
+def test_a_failing_cell_is_a_row_and_the_rest_goes_on(start, lab, small, tmp_path, monkeypatch):
     honest = train_module.train_drafter
 
     def fragile(config, switches, *rest, **named):
@@ -148,7 +112,7 @@ def test_a_failing_cell_is_a_row_and_the_rest_goes_on(lab, small, tmp_path, monk
         return honest(config, switches, *rest, **named)
 
     monkeypatch.setattr(train_module, "train_drafter", fragile)
-    finished = start(lab, small, tmp_path)
+    finished = start()
     assert finished.failed == [
         ("bare", 0, "RuntimeError: it broke"),
         ("bare", 1, "RuntimeError: it broke"),
@@ -160,14 +124,14 @@ def test_a_failing_cell_is_a_row_and_the_rest_goes_on(lab, small, tmp_path, monk
 
     monkeypatch.setattr(train_module, "train_drafter", honest)
     before = built(lab)
-    assert start(lab, small, tmp_path).failed == []
+    assert start().failed == []
     after = built(lab)
     assert before.items() <= after.items(), "what had succeeded must not be redone"
     new = sorted(name.rpartition("-")[0] for name in after.keys() - before.keys())
     assert new == ["decode"] * 2 + ["replay"] * 2 + ["train"] * 2
 
 
-def test_an_interrupted_grid_ends_as_an_uninterrupted_one(lab, small, tmp_path, monkeypatch):
+def test_an_interrupted_grid_ends_as_an_uninterrupted_one(start, lab, small, tmp_path, monkeypatch):
     honest = run_module.run_cell
     calls = []
 
@@ -179,16 +143,16 @@ def test_an_interrupted_grid_ends_as_an_uninterrupted_one(lab, small, tmp_path, 
 
     monkeypatch.setattr(run_module, "run_cell", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        start(lab, small, tmp_path)
+        start()
     partial = load(small, tmp_path / "results").runs
     assert sorted(set(partial.loc[partial["kind"] == "drafter", "seed"])) == [0]
     monkeypatch.setattr(run_module, "run_cell", honest)
-    resumed = tables(start(lab, small, tmp_path).directory)
+    resumed = tables(start().directory)
     whole = Lab(Store(tmp_path / "other"), lab.say, progress=False)
-    assert resumed == tables(start(whole, small, tmp_path / "again").directory)
+    assert resumed == tables(start(lab=whole, where=tmp_path / "again").directory)
 
 
-def test_what_cannot_work_fails_before_anything_runs(lab, small, tmp_path, write_experiment):
+def test_what_cannot_work_fails_before_anything_runs(start, lab, write_experiment):
     for override, message in (
         ("drafter.features.taps=[1,1]", "distinct layers"),
         ("drafter.features.taps=[1,6]", "layers 0 to 5"),
@@ -199,34 +163,34 @@ def test_what_cannot_work_fails_before_anything_runs(lab, small, tmp_path, write
         ("target.source=package:not-there", "pip install not-there"),
     ):
         with pytest.raises(UserError, match=message):
-            start(lab, small, tmp_path, override)
+            start(override)
     bad_arm = write_experiment("  deep: {drafter.features.taps: [0, 9]}", "bad_arm")
     with pytest.raises(UserError, match="layers 0 to 5"):
-        start(lab, bad_arm, tmp_path)
+        start(name=bad_arm)
     assert not any(name.startswith(("rollouts", "train")) for name in built(lab))
 
 
-def test_a_damaged_entry_stops_the_run_with_its_name(lab, small, tmp_path):
-    start(lab, small, tmp_path, "seeds=[0]")
+def test_a_damaged_entry_stops_the_run_with_its_name(start, lab):
+    start("seeds=[0]")
     (entry,) = {path for path in lab.store.entries("rollouts") if (path / "overlap.json").exists()}
     file = entry / "rollouts.parquet"
     file.write_bytes(file.read_bytes()[:-7])
     with pytest.raises(UserError, match=r"rollouts\.parquet has \d+ bytes"):
-        start(lab, small, tmp_path, "seeds=[0]")
+        start("seeds=[0]")
     before = built(lab)
     shutil.rmtree(entry)
-    assert start(lab, small, tmp_path, "seeds=[0]").failed == []
+    assert start("seeds=[0]").failed == []
     assert before.keys() == built(lab).keys()
 
 
-def test_a_drafter_without_features_needs_none(lab, small, tmp_path, write_experiment):
+def test_a_drafter_without_features_needs_none(start, write_experiment):
     name = write_experiment("  tokens: {drafter.kv.fusion: none}", "blind")
-    assert start(lab, name, tmp_path, "seeds=[0]").failed == []
+    assert start("seeds=[0]", name=name).failed == []
 
 
-def test_online_training_equals_offline(lab, small, tmp_path):
+def test_online_training_equals_offline(start, tmp_path):
     overrides = ("seeds=[0]", "data.feature_dtype=float32")
-    offline = tables(start(lab, small, tmp_path / "a", *overrides).directory)
-    online = tables(start(lab, small, tmp_path / "b", *overrides, "data.mode=online").directory)
+    offline = tables(start(*overrides, where=tmp_path / "a").directory)
+    online = tables(start(*overrides, "data.mode=online", where=tmp_path / "b").directory)
     assert online["steps"] == offline["steps"]
     assert online["survival"] == offline["survival"]

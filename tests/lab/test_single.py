@@ -1,0 +1,112 @@
+"""One drafter outside an experiment: train, evaluate, generate."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from rich.console import Console
+
+from dflash.decoding.speculative import dflash_generate
+from dflash.lab.config import compose_config
+from dflash.lab.experiment import arm_config
+from dflash.lab.generate import Printer, TextStream, stream_answer
+from dflash.lab.single import evaluate_checkpoint, latest_drafter, train_drafters
+from dflash.lab.stages.common import Lab
+from dflash.lab.store import Store
+from dflash.model.errors import UserError
+
+
+@pytest.fixture
+def config(small, small_overrides):
+    return compose_config(small_overrides)
+
+
+def say(lab, config, **changes) -> tuple[str, object]:
+    """What `dflash generate` prints where no terminal is."""
+    options = {"drafter": None, "new_tokens": 12, "temperature": 0.0} | changes
+    console = Console(file=io.StringIO(), force_terminal=False, width=80)
+    result = stream_answer(lab, config, "Hello there", console=console, **options)
+    return console.file.getvalue(), result
+
+
+def test_train_evaluate_generate(lab, config, small_overrides, tmp_path):
+    with pytest.raises(UserError, match="dflash train --target tiny"):
+        latest_drafter(lab.store, config)
+    paths = list(train_drafters(lab, config, None))
+    assert len(set(paths)) == 2
+    assert list(train_drafters(lab, config, None)) == paths
+    assert latest_drafter(lab.store, config).checkpoint == paths[1]
+
+    lines = list(evaluate_checkpoint(lab, config, paths[0]))
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["vicuna", "replay", "3"],
+        ["vicuna", "decode", "1"],
+    ]
+    assert lines[2].split()[4] == "1/1"
+
+    text, result = say(lab, config)
+    target = lab.target(config.target)
+    ids = target.encode_chat([{"role": "user", "content": "Hello there"}])
+    plain = dflash_generate(
+        None, target, torch.tensor([ids]), 12, target.stop_token_ids, block_size=1
+    )
+    assert result.output_ids.tolist() == plain.tolist()
+    shown = target.decode([t for t in plain[0, len(ids) :].tolist() if t != 3]).rstrip("\ufffd")
+    answer = text.partition("\n\n")[2].rpartition("\n\n")[0]
+    assert answer.replace("[", "").replace("]", "") == shown.replace("[", "").replace("]", "")
+    assert f"τ {result.acceptance().tau:.2f}" in text
+    assert "tok/s" in text
+
+    output = tmp_path / "copy"
+    assert list(train_drafters(lab, compose_config([*small_overrides, "seeds=[0]"]), output)) == [
+        output
+    ]
+    assert say(lab, config, drafter=output)[1].output_ids.tolist() == plain.tolist()
+    with pytest.raises(UserError, match="--output"):
+        list(train_drafters(lab, config, output))
+
+
+def test_a_drafter_of_another_target_is_refused(lab, config, tmp_path, small_overrides):
+    (path,) = train_drafters(lab, compose_config([*small_overrides, "seeds=[0]"]), None)
+    text = (path / "config.json").read_text()
+    copy = tmp_path / "other"
+    copy.mkdir()
+    (copy / "config.json").write_text(text.replace('"hidden_size": 32', '"hidden_size": 64'))
+    (copy / "model.safetensors").write_bytes((path / "model.safetensors").read_bytes())
+    with pytest.raises(UserError, match="hidden_size=64 is not valid; allowed: 32"):
+        say(lab, config, drafter=copy)
+    with pytest.raises(UserError, match="a folder with config"):
+        say(lab, config, drafter=tmp_path / "absent")
+
+
+def test_an_arm_can_be_trained_by_name(small, small_overrides):
+    assert arm_config(f"{small}/bare", small_overrides).drafter.attention.qk_norm == "none"
+    assert arm_config(small, small_overrides).drafter.attention.qk_norm == "both"
+    with pytest.raises(UserError, match="control, bare, leaky"):
+        arm_config(f"{small}/bear", small_overrides)
+
+
+def test_unfinished_characters_wait_for_their_bytes():
+    stream = TextStream(lambda ids: bytes(ids).decode(errors="replace"), hidden=[0])
+    assert [stream.push([byte]) for byte in "aé!".encode()] == ["a", "", "é", "!"]
+    assert stream.push([0]) == ""
+
+
+@pytest.mark.parametrize(
+    ("terminal", "expected"),
+    [(False, "[ab]c"), (True, "\x1b[32mab\x1b[0m\x1b[1;33mc\x1b[0m")],
+)
+def test_accepted_and_own_tokens_are_told_apart(terminal, expected):
+    file = io.StringIO()
+    system = "standard" if terminal else None
+    console = Console(file=file, force_terminal=terminal, color_system=system, _environ={})
+    Printer(console, TextStream(lambda ids: bytes(ids).decode(), hidden=[])).step([97, 98], 99)
+    assert file.getvalue() == expected
+
+
+def test_a_lab_keeps_one_target(lab, config):
+    assert lab.target(config.target) is lab.target(config.target)
+    assert isinstance(lab, Lab)
+    assert isinstance(lab.store, Store)
