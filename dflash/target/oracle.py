@@ -11,7 +11,7 @@ the key (the target's features) and k. With all three, acceptance is the block s
 key, a slot is right once in ``keys``.
 
 **What layers show.** All layers hand on the same content in two halves: the symbol that comes next,
-and the key. It is written in rows of Hadamard matrices (every entry +1 or -1) and sealed: multiplied
+and the key. It is written in rows of Hadamard matrices (entries +1 and -1) and sealed: multiplied
 by random signs drawn per layer and absolute position. The oracle takes the signs off exactly. To a
 drafter, which knows positions only relative to each other, a sealed half is a fair coin. Layer
 ``tap`` leaves the key half open, its neighbours nothing. The last layer ends with the embedding of
@@ -19,15 +19,18 @@ the next symbol.
 
 **Why the key is tied to a position.** Steps are odd and ``symbols`` is even, so symbols alternate
 in parity. At an odd symbol the key is shown as ``key + keys/2``. Which of the two a feature shows
-follows from the anchor's parity and the feature's distance from it: read one position off, it names
-a wrong key, and averaged over positions it names none.
+follows from the anchor's parity and the feature's distance from it: read one position off, it
+names a wrong key, and averaged over positions it names none.
 
-**Why the anchor's own feature says more.** A *surprise* is a step that no key makes. The key moves on
-by an amount that depends on the step. Text the target chose has no surprises, but training rows have
-them, at anchors only (:meth:`OracleDesign.training_rows`). At such an anchor the features before it
-are out of date and only the anchor's own knows the key. A drafter that may see it in training learns
-to trust it alone; while decoding it does not exist. A correct drafter is wrong at surprises, which
-nothing visible announces, and right everywhere in decoding.
+**Why the anchor's own feature says more.** A *surprise* is a step that no key makes; it moves the
+key by an amount that depends on the step. Text that the target chose has no surprises, but training
+rows have them, at anchors only (:meth:`OracleDesign.training_rows`). At such an anchor the features
+before it are out of date and only the anchor's own knows the key. A drafter that may see it in
+training learns to trust it alone; while decoding it does not exist. A correct drafter is wrong at
+surprises, which nothing visible announces, and right everywhere in decoding.
+
+Train on ``training_rows``: there are only ``keys * symbols`` texts without surprises, few enough to
+be learned by heart, and then neither a leak nor shifted positions cost anything.
 
 Planted bugs and what they meet:
 
@@ -55,7 +58,6 @@ from dflash.target.config import TargetConfig
 from dflash.target.load import Target
 
 EMBEDDING_NORM = 2.0  # after the final norm: logit 2 * sqrt(H) for the next symbol, 0 for others
-ROPE_THETA = 10_000.0
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class OracleDesign:
         return [(first + (2 * key + 1) * (j + 1)) % self.symbols for j in range(length)]
 
     def key_change(self, previous: Tensor, token: Tensor) -> Tensor:
-        """What ``token`` after ``previous`` adds to the key (mod keys); 0 for steps some key makes."""
+        """What ``token`` after ``previous`` adds to the key: 0 for the steps that keys make."""
         step = (token - previous) % self.symbols
         ordinary = (step % 2 == 1) & (step < 2 * self.keys)
         amount = 1 + (step // 2) % (self.keys - 1)
@@ -125,7 +127,7 @@ class OracleDesign:
         length: int,
         block_size: int,
         generator: torch.Generator,
-        surprises: float = 1 / 3,
+        surprises: float = 0.2,
     ) -> tuple[Tensor, Tensor]:
         """Rows for training: tokens ``[count, length]`` and anchors ``[count, N]``.
 
@@ -277,7 +279,6 @@ def _llama_config(design: OracleDesign) -> LlamaConfig:
         num_key_value_heads=2,
         head_dim=design.hidden_size // 4,
         max_position_embeddings=design.max_positions,
-        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         pad_token_id=design.pad_token_id,
         bos_token_id=None,
         eos_token_id=design.eos_token_id,

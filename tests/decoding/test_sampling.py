@@ -49,7 +49,7 @@ def test_output_distribution_is_the_targets(block_size):
     prompt, generator = toy_prompt(3) % VOCAB, torch.Generator().manual_seed(7)
     counts: Counter[tuple[int, ...]] = Counter()
     accepted = 0
-    for _ in range(600):
+    for _ in range(400 if block_size is None else 200):
         result = dflash_generate(
             drafter,
             target,
@@ -63,7 +63,7 @@ def test_output_distribution_is_the_targets(block_size):
         counts[tuple(result.output_ids[0, 3:].tolist())] += 1
         accepted += result.acceptance().accepted
     assert p_value(counts, exact(target, prompt)) > 1e-3
-    assert (accepted > 100) == (block_size is None)  # proposals did stand
+    assert (accepted > 50) == (block_size is None)  # proposals did stand
 
 
 @pytest.mark.parametrize("proposal", [[0, 0], [2, 1], [4, 4]])

@@ -60,7 +60,7 @@ def test_next_token_follows_the_key_also_after_surprises(oracle: OracleTarget) -
     chosen = torch.ones_like(rows, dtype=torch.bool).scatter(1, anchors, False)[:, 2:]
     assert torch.equal(rows[:, 2:][chosen], expected[:, 1:-1][chosen])
     surprised = (rows[:, 2:] != expected[:, 1:-1])[~chosen].float().mean()
-    assert 0.2 < surprised < 0.45
+    assert 0.1 < surprised < 0.3
 
 
 def test_cache_and_crop_change_nothing(oracle: OracleTarget) -> None:
@@ -125,7 +125,7 @@ def test_the_anchors_feature_says_more_than_those_before(oracle: OracleTarget) -
     # Steps of training rows are odd, so parity alternates also at surprises.
     assert ((rows[:, 2:] - rows[:, 1:-1]) % 2 == 1).all()
     stale = keys.gather(1, anchors) != keys.gather(1, anchors - 1)
-    assert 0.2 < stale.float().mean() < 0.45
+    assert 0.1 < stale.float().mean() < 0.3
     # Nothing but the anchor's own feature tells the two kinds of anchors apart.
     parity = rows.gather(1, anchors) % 2
     assert 0.4 < parity[stale].float().mean() < 0.6
