@@ -80,13 +80,12 @@ def _read(name: str, package_dir: Path) -> _Module:
     path = _find(name, package_dir)
     if path is None:
         raise ModuleNotFoundError(f"{name} is not a module of {package_dir}")
-    return _parsed(path, path.stat().st_mtime_ns)
+    return _parsed(path.read_text(encoding="utf-8"))
 
 
 @functools.cache
-def _parsed(path: Path, changed: int) -> _Module:
-    """Parse a file; ``changed``, its time of change, makes the cache see an edit."""
-    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+def _parsed(source: str) -> _Module:
+    tree = ast.parse(source)
     imports: list[tuple[str, tuple[str, ...]]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

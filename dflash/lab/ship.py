@@ -17,12 +17,13 @@ import dflash.data
 from dflash.data.rollouts import read_rollouts
 from dflash.data.shipped import FOLDER, collect
 from dflash.lab.config import compose_config
-from dflash.lab.stages.answers import build_answers
+from dflash.lab.stages.answers import Split, build_answers
 from dflash.lab.stages.common import Lab
 from dflash.lab.stages.target import target_info
 from dflash.lab.store import Store
 from dflash.model.errors import UserError
 
+SPLITS: tuple[Split, ...] = ("train", "eval")
 LARGEST = 4 * 2**20  # bytes that a repository should carry at most
 
 
@@ -43,9 +44,6 @@ def ship(overrides: list[str], store: Path, budget: int) -> Path:
     if size > LARGEST:
         raise UserError.of(str(path), f"{size} bytes", f"at most {LARGEST}: take fewer prompts")
     return path
-
-
-SPLITS = ("train", "eval")
 
 
 def _raw(entries: list[Path]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

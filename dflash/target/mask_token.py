@@ -46,6 +46,7 @@ def looks_unused(target: Target, token_id: int, similarity: float = 0.999) -> bo
     proof; a lone unused row is not recognised.
     """
     weight = target.embedding.weight.detach()  # [V, H]
-    cosine = weight @ weight[token_id] / (weight.norm(dim=-1) * weight[token_id].norm())  # [V]
+    norms = weight.norm(dim=-1).clamp(min=1e-12)  # padding rows may be zero
+    cosine = weight @ weight[token_id] / (norms * norms[token_id])  # [V]
     cosine[token_id] = -1.0
     return bool(cosine.max() >= similarity)

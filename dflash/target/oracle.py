@@ -10,12 +10,12 @@ target's own. A drafter must combine three things for slot k: the anchor's symbo
 the key (the target's features) and k. With all three, acceptance is the block size; with a guessed
 key, a slot is right once in ``keys``.
 
-**What layers show.** All layers hand on the same content in two halves: the symbol that comes next,
-and the key. It is written in rows of Hadamard matrices (entries +1 and -1) and sealed: multiplied
-by random signs drawn per layer and absolute position. The oracle takes the signs off exactly. To a
-drafter, which knows positions only relative to each other, a sealed half is a fair coin. Layer
-``tap`` leaves the key half open, its neighbours nothing. The last layer ends with the embedding of
-the next symbol.
+**What layers show.** All layers hand on the same content: a code of the symbol that comes next,
+a code of the key, and the bits of a hash of all tokens so far. The codes are rows of Hadamard
+matrices (entries +1 and -1) and sealed: multiplied by random signs that the layer has for that
+hash. The next layer reads the hash and takes the signs off exactly; a drafter would have to learn
+thousands of rows of signs by heart. Layer ``tap`` leaves the key open, its neighbours nothing. The
+last layer ends with the embedding of the next symbol.
 
 **Why the key is tied to a position.** Steps are odd and ``symbols`` is even, so symbols alternate
 in parity. At an odd symbol the key is shown as ``key + keys/2``. Which of the two a feature shows
@@ -72,8 +72,8 @@ class OracleDesign:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.symbols < 8 or self.symbols & (self.symbols - 1):
-            raise UserError.of("oracle.symbols", self.symbols, "a power of two, at least 8")
+        if self.symbols < 16 or self.symbols & (self.symbols - 1):
+            raise UserError.of("oracle.symbols", self.symbols, "a power of two, at least 16")
         if self.keys % 2 or not 2 <= self.keys <= self.symbols // 4:
             raise UserError.of("oracle.keys", self.keys, f"even, 2 to {self.symbols // 4}")
         if not 1 <= self.tap <= self.num_layers - 3:
@@ -81,8 +81,13 @@ class OracleDesign:
 
     @property
     def hidden_size(self) -> int:
-        """One half for the next symbol, one for the key."""
+        """One half for the next symbol; the other for the key and the hash."""
         return 2 * self.symbols
+
+    @property
+    def hash_bits(self) -> int:
+        """Bits of the hash of the tokens so far."""
+        return min(12, self.symbols // 2)
 
     @property
     def pad_token_id(self) -> int:
@@ -153,7 +158,7 @@ class OracleDesign:
 class OracleLayer(nn.Module):
     """Takes off the signs of the layer below, applies its rule, puts its own signs on."""
 
-    unseal: Tensor | None  # [positions, H] of +1 and -1; None: nothing to take off
+    unseal: Tensor | None  # [hashes, H - bits] of +1 and -1; None: nothing to take off
     seal: Tensor | None
 
     def __init__(self, rule: nn.Module, unseal: Tensor | None, seal: Tensor | None) -> None:
@@ -162,52 +167,75 @@ class OracleLayer(nn.Module):
         self.register_buffer("unseal", unseal, persistent=False)
         self.register_buffer("seal", seal, persistent=False)
 
-    def forward(
-        self,
-        hidden_states: Tensor,
-        position_ids: Tensor,
-        cache: Cache | None = None,
-        **kwargs: Any,
-    ) -> Tensor:
+    def forward(self, hidden_states: Tensor, cache: Cache | None = None, **kwargs: Any) -> Tensor:
         """``[B, T, H]`` to ``[B, T, H]``."""
-        content = _signed(hidden_states, self.unseal, position_ids)
-        return _signed(self.rule(content, cache), self.seal, position_ids)
+        return _signed(self.rule(_signed(hidden_states, self.unseal), cache), self.seal)
 
 
-def _signed(x: Tensor, signs: Tensor | None, position_ids: Tensor) -> Tensor:
-    return x if signs is None else x * signs[position_ids].to(x.dtype)
+def _signed(content: Tensor, signs: Tensor | None) -> Tensor:
+    """Multiply the codes by the row of ``signs`` that the bits after them name."""
+    if signs is None:
+        return content
+    codes, bits = content.split([signs.shape[1], content.shape[-1] - signs.shape[1]], dim=-1)
+    powers = 2 ** torch.arange(bits.shape[-1], device=bits.device)
+    row = ((bits > 0) * powers).sum(-1)  # [B, T]
+    return torch.cat([codes * signs[row].to(codes.dtype), bits], dim=-1)
 
 
 class ReadTokens(nn.Module):
     """First layer: embedded tokens to content. Earlier tokens come from the cache."""
 
     embedding: Tensor  # [V, H]
-    codes: Tensor  # [symbols, H/2]
+    symbol_codes: Tensor  # [symbols, symbols]
+    key_codes: Tensor  # [keys + 1, rest]; the last one names no key
+    shares: Tensor  # [positions, V] what a token at a position adds to the hash
 
-    def __init__(self, design: OracleDesign, embedding: Tensor, codes: Tensor) -> None:
+    def __init__(self, design: OracleDesign, embedding: Tensor) -> None:
         super().__init__()
         self.design = design
         self.register_buffer("embedding", embedding, persistent=False)
-        self.register_buffer("codes", codes, persistent=False)
+        self.register_buffer("symbol_codes", _hadamard(design.symbols), persistent=False)
+        width = design.symbols - design.hash_bits
+        key_codes = _hadamard(design.symbols // 2)[: design.keys + 1]
+        key_codes = nn.functional.pad(key_codes, (0, width - key_codes.shape[1]), value=1.0)
+        self.register_buffer("key_codes", key_codes, persistent=False)
+        generator = torch.Generator().manual_seed(design.seed + 1)
+        shape = (design.max_positions, design.vocab_size)
+        shares = torch.randint(0, 2**design.hash_bits, shape, generator=generator)
+        self.register_buffer("shares", shares, persistent=False)
 
     def forward(self, hidden: Tensor, cache: Cache | None) -> Tensor:
-        design = self.design
         tokens = (hidden.float() @ self.embedding.float().T).argmax(-1)  # [B, T]
         new = tokens.shape[1]
         if cache is not None:
             as_state = tokens[:, None, :, None].float()  # [B, 1, T, 1]
             tokens = cache.update(as_state, as_state, 0)[0][:, 0, :, 0].long()  # [B, S]
+        key = self._keys(tokens)[:, -new:]
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        row = self.shares[positions, tokens].cumsum(1)[:, -new:]
+        powers = 2 ** torch.arange(self.design.hash_bits, device=row.device)
+        bits = 2 * (row[..., None] // powers % 2) - 1
+        follows, shown = self._content(tokens[:, -new:], key)
+        parts = [self.symbol_codes[follows], self.key_codes[shown], bits]
+        return torch.cat([part.to(hidden.dtype) for part in parts], dim=-1)
+
+    def _keys(self, tokens: Tensor) -> Tensor:
+        """The key after each token, ``[B, S]``."""
         before = tokens.roll(1, dims=1)
-        before[:, 0] = design.pad_token_id
-        changes = design.key_change(before, tokens) + (tokens - design.first_key_id).clamp(min=0)
-        key = (changes.cumsum(1) % design.keys)[:, -new:]
-        token = tokens[:, -new:]
-        follows = torch.where(
-            token >= design.first_key_id, key, (token + 2 * key + 1) % design.symbols
-        )
+        before[:, 0] = self.design.pad_token_id
+        set_to = (tokens - self.design.first_key_id).clamp(min=0)
+        changes = self.design.key_change(before, tokens) + set_to
+        return changes.cumsum(1) % self.design.keys
+
+    def _content(self, token: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """The symbol that follows, and the index of the key code that is shown."""
+        design = self.design
+        onward = (token + 2 * key + 1) % design.symbols
         shown = (key + design.keys // 2 * (token % 2)) % design.keys
-        shown = torch.where(token < design.symbols, shown, design.keys)  # a code that names no key
-        return torch.cat([self.codes[follows], self.codes[shown]], dim=-1).to(hidden.dtype)
+        return (
+            torch.where(token >= design.first_key_id, key, onward),
+            torch.where(token < design.symbols, shown, design.keys),
+        )
 
 
 class HandOn(nn.Module):
@@ -226,11 +254,11 @@ class Answer(nn.Module):
     def __init__(self, embedding: Tensor, codes: Tensor) -> None:
         super().__init__()
         self.register_buffer("embedding", embedding, persistent=False)
-        self.register_buffer("codes", codes, persistent=False)
+        self.register_buffer("codes", codes, persistent=False)  # [symbols, symbols]
 
     def forward(self, content: Tensor, cache: Cache | None) -> Tensor:
-        symbol_half = content[..., : self.codes.shape[-1]].float()
-        return self.embedding[(symbol_half @ self.codes.float().T).argmax(-1)].to(content.dtype)
+        symbol_code = content[..., : self.codes.shape[-1]].float()
+        return self.embedding[(symbol_code @ self.codes.float().T).argmax(-1)].to(content.dtype)
 
 
 class OracleForCausalLM(LlamaForCausalLM):
@@ -240,12 +268,12 @@ class OracleForCausalLM(LlamaForCausalLM):
         super().__init__(_llama_config(design))
         rows = _hadamard(design.hidden_size)[: design.vocab_size]
         embedding = rows * (EMBEDDING_NORM / design.hidden_size**0.5)
-        codes = _hadamard(design.symbols)
         with torch.no_grad():
             self.model.embed_tokens.weight.copy_(embedding)
             self.model.norm.weight.fill_(1.0)
         rules: list[nn.Module] = [HandOn() for _ in range(design.num_layers)]
-        rules[0], rules[-1] = ReadTokens(design, embedding, codes), Answer(embedding, codes)
+        rules[0] = ReadTokens(design, embedding)
+        rules[-1] = Answer(embedding, _hadamard(design.symbols))
         seals: list[Tensor | None] = list(_signs(design))
         seals[-1] = None
         below = [None, *seals[:-1]]
@@ -253,9 +281,9 @@ class OracleForCausalLM(LlamaForCausalLM):
 
 
 def _signs(design: OracleDesign) -> Tensor:
-    """``[layers, positions, H]`` of +1 and -1; the tapped layer's key half is +1 throughout."""
+    """``[layers, hashes, H - bits]`` of +1 and -1; the tapped layer's key code stays open."""
     generator = torch.Generator().manual_seed(design.seed)
-    shape = (design.num_layers, design.max_positions, design.hidden_size)
+    shape = (design.num_layers, 2**design.hash_bits, design.hidden_size - design.hash_bits)
     signs = 2 * torch.randint(0, 2, shape, generator=generator, dtype=torch.int8) - 1
     signs[design.tap, :, design.symbols :] = 1
     return signs

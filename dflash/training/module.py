@@ -66,9 +66,8 @@ class DrafterTraining(L.LightningModule):
                 # processes average their gradients, hence the world size
                 self.manual_backward(numerator * self.trainer.world_size / total)
             loss += numerator.detach()
-        self.clip_gradients(
-            optimizer.optimizer, gradient_clip_val=self.config.clip, gradient_clip_algorithm="norm"
-        )
+        # not Lightning's clipping: under autocast it refuses fused optimizers, for fear of a scaler
+        nn.utils.clip_grad_norm_(self.drafter.parameters(), self.config.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         scheduler.step()

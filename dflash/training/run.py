@@ -35,6 +35,7 @@ CHATTER = (
     ".*GPU available but not used.*",
     "Checkpoint directory .* exists and is not empty.*",  # that is what resuming means
     ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",
+    "Using ModelCheckpoint with manual optimization.*",  # after the step is what we want
     ".*does not have many workers.*",  # batches are read from mapped memory
 )
 FINISHED = "clock.json"

@@ -23,7 +23,7 @@ from dflash.model.errors import UserError
 from dflash.model.switches import DrafterSwitches
 from dflash.model.taps import resolve_taps
 from dflash.target import Target
-from dflash.training.run import train_drafter
+from dflash.training.run import TrainResult, train_drafter
 
 CODE = Code(
     roots=("dflash.lab.stages.train", "dflash.training.run"),
@@ -52,7 +52,7 @@ class Trained:
     def of_entry(cls, entry: Path) -> Trained:
         """The drafter of a store entry."""
         facts = dict(read_json(entry / FACTS))
-        return cls(entry.name, entry / facts["checkpoint"], facts)
+        return cls(entry.name, entry / facts["path"], facts)
 
     @classmethod
     def of_checkpoint(cls, folder: Path) -> Trained:
@@ -136,25 +136,25 @@ def build_drafter(
             directory,
             progress=lab.progress,
         )
-        facts = {
-            "checkpoint": Path(result.path).relative_to(directory).as_posix(),
-            "parameters": result.parameters,
-            "steps": result.steps,
-            "tokens": result.tokens,
-            "train_seconds": result.train_seconds,
-            "final_loss": result.final_loss,
-            "norm_moved": result.norm_moved,
-            "device": device_name(str(target.device)),
-            "dtype": config.target.dtype,
-            "packages": package_versions() | {"commit": git_state()},
-            "config": config.tree(),
-            "seed": seed,
-        }
-        write_json(directory / FACTS, facts)
+        write_json(directory / FACTS, _facts(result, config, seed, target, directory))
         for resume_point in directory.glob("*.ckpt"):  # three times the drafter's size
             resume_point.unlink()
 
     return Trained.of_entry(lab.store.build(key, work))
+
+
+def _facts(
+    result: TrainResult, config: LabConfig, seed: int, target: Target, directory: Path
+) -> dict[str, Any]:
+    """What the tables say about a run, and what made it."""
+    return asdict(result) | {
+        "path": Path(result.path).relative_to(directory).as_posix(),
+        "device": device_name(str(target.device)),
+        "dtype": config.target.dtype,
+        "packages": package_versions() | {"commit": git_state()},
+        "config": config.tree(),
+        "seed": seed,
+    }
 
 
 def _source(
