@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,20 +65,26 @@ def plan_text(lab: Lab, experiment: Experiment, planned: Sequence[PlannedArm]) -
         f"seeds {', '.join(map(str, experiment.seeds))}",
     ]
     for item in planned:
-        cells = ", ".join(f"seed {s}: {_stored(lab, item, s)}" for s in experiment.seeds)
         mark = " INVALID (negative control)" if item.arm.invalid else ""
-        lines.append(f"  {item.arm.name}{mark}: {item.parameters / 1e6:.2f}M parameters; {cells}")
+        lines.append(f"  {item.arm.name}{mark}: {item.parameters / 1e6:.2f}M parameters")
         lines += [
             f"      {name}: {_short(before)} -> {_short(after)}"
             for name, (before, after) in item.arm.diff.items()
         ]
-    return "\n".join(lines)
+    return "\n".join([*lines, f"  {_work_text(lab, experiment, planned)}"])
 
 
-def _stored(lab: Lab, item: PlannedArm, seed: int) -> str:
-    keys = list(cell_keys(item.arm.config, item.info, seed))
-    missing = [key.stage for key in keys if not lab.store.has(key)]
-    return f"to do: {', '.join(missing)}" if missing else "stored"
+def _work_text(lab: Lab, experiment: Experiment, planned: Sequence[PlannedArm]) -> str:
+    """How many store entries of each stage are missing, each counted once however often used."""
+    keys = {
+        key.name: key
+        for item in planned
+        for seed in experiment.seeds
+        for key in cell_keys(item.arm.config, item.info, seed)
+    }
+    missing = Counter(key.stage for key in keys.values() if not lab.store.has(key))
+    todo = ", ".join(f"{count} {stage}" for stage, count in missing.items()) or "nothing"
+    return f"to do: {todo}; {len(keys) - missing.total()} of {len(keys)} entries are stored"
 
 
 def _short(value: Any) -> str:

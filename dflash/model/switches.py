@@ -171,9 +171,8 @@ def _adapter(cls: type) -> TypeAdapter[Any]:
 
 def _first_line(error: ValidationError, cls: type, where: str) -> str:
     first = error.errors()[0]
-    path = [
-        str(part) for part in first["loc"] if not str(part).startswith(("tuple[", "str", "int"))
-    ]
+    parts = [str(part) for part in first["loc"]]  # members of a union stand among the names
+    path = [part for part in parts if part not in ("str", "int") and not part.startswith("tuple[")]
     dotted = ".".join([where, *path])
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, UserError):

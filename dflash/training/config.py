@@ -72,7 +72,7 @@ class TrainConfig:
     min_lr_ratio: float = 0.0
     clip: float = 1.0
     max_length: int = 3072
-    precision: Literal["auto", "32", "bf16-mixed"] = "auto"
+    precision: Literal["auto", "32-true", "bf16-mixed"] = "auto"
     attention: Literal["blocks", "sdpa", "eager", "flex_attention"] = "blocks"
     devices: int = 1
     strategy: str = "auto"

@@ -219,7 +219,7 @@ def devices_of(config: TrainConfig, device: torch.device) -> int | list[int]:
 def precision_of(name: str, device: torch.device) -> Any:
     """Lightning's precision. ``auto`` is bf16 autocast only where the device has fast bf16."""
     if name != "auto":
-        return "32-true" if name == "32" else name
+        return name
     if device.type == "cuda":
         return "bf16-mixed" if torch.cuda.is_bf16_supported() else "32-true"
     return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"

@@ -27,6 +27,7 @@ def test_defaults_are_the_papers_recipe():
         ({"steps": 0}, "train.steps=0"),
         ({"micro_batch": -1}, "train.micro_batch=-1"),
         ({"sequences": 0}, "train.sequences=0"),
+        ({"strategy": 3}, "train.strategy=3"),
         ({"lr": 0.0}, "train.lr=0.0"),
         ({"clip": -1.0}, "train.clip=-1.0"),
         ({"warmup_ratio": 1.5}, "train.warmup_ratio=1.5"),

@@ -151,7 +151,7 @@ def test_bf16_master_weights_would_freeze_the_norms(target, rollouts, tmp_path):
     assert moved[torch.float32] > 1e-3
 
 
-@pytest.mark.parametrize("precision", ["32", "bf16-mixed"])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_master_weights_are_fp32(target, rollouts, tmp_path, precision, monkeypatch):
     kept = keep_drafter(monkeypatch)
     result = train(tmp_path, target, rollouts, recipe(precision=precision))
@@ -253,6 +253,6 @@ def test_trainer_goes_where_the_target_is():
     assert devices_of(recipe(), cpu) == 1
     assert devices_of(recipe(), second) == [1]
     assert devices_of(recipe(devices=2), second) == 2
-    assert precision_of("32", second) == "32-true"
+    assert precision_of("32-true", second) == "32-true"
     assert precision_of("bf16-mixed", cpu) == "bf16-mixed"
     assert precision_of("auto", cpu) in ("32-true", "bf16-mixed")

@@ -35,7 +35,7 @@ def switches(**given: Any) -> DrafterSwitches:
 
 def recipe(**given: Any) -> TrainConfig:
     """Fast and exact on a CPU, unless said otherwise."""
-    base = {"steps": 3, "sequences": 4, "anchors_per_sequence": 3, "precision": "32"}
+    base = {"steps": 3, "sequences": 4, "anchors_per_sequence": 3, "precision": "32-true"}
     return parse_dataclass(TrainConfig, {**base, **given}, "train")
 
 
