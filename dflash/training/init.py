@@ -85,7 +85,7 @@ def _mean_inputs(
 
     They depend on the target and the depth alone, so that arms share the values made of them.
     """
-    norm = target.layers[first].input_layernorm
+    norm: Any = target.layers[first].input_layernorm
     probe = rollouts[:PROBED]
     answers = torch.as_tensor(np.concatenate([row.answer_ids for row in probe])).long()
     embedded = target.embedding(answers.to(target.device))

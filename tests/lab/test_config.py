@@ -17,7 +17,6 @@ def test_paper_recipe_has_the_papers_values():
     train = config.train
     assert (train.lr, train.epochs, train.steps, train.clip) == (6e-4, 6, None, 1.0)
     assert (train.warmup_ratio, train.anchors_per_sequence, train.max_length) == (0.04, 512, 3072)
-    assert (train.optimizer, train.anchors, train.init) == ("adamw", "random", "random")
     assert train.loss.gamma_for(config.drafter.block_size) == 7.0
 
 
