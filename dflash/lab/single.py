@@ -76,12 +76,12 @@ def check_fit(trained: Trained, info: TargetInfo) -> None:
 
 
 def latest_drafter(store: Store, config: LabConfig) -> Trained:
-    """The drafter trained last for this target.
+    """The drafter trained last for this target, by a version of the lab whose entries we can read.
 
     Raises:
         UserError: there is none.
     """
-    for entry in reversed(store.entries("train")):
+    for entry in filter(Trained.readable, reversed(store.entries("train"))):
         trained = Trained.of_entry(entry)
         if trained.facts["config"]["target"]["source"] == config.target.source:
             return trained

@@ -110,3 +110,11 @@ def test_a_lab_keeps_one_target(lab, config):
     assert lab.target(config.target) is lab.target(config.target)
     assert isinstance(lab, Lab)
     assert isinstance(lab.store, Store)
+
+
+def test_entries_of_another_version_are_passed_over(lab, config, tmp_path):
+    paths = list(train_drafters(lab, config, None))
+    newest = next(e for e in lab.store.entries("train") if e in paths[1].parents)
+    facts = newest / "train.json"
+    facts.write_text(facts.read_text(encoding="utf-8").replace('"path"', '"checkpoint"'))
+    assert latest_drafter(lab.store, config).checkpoint == paths[0]

@@ -54,6 +54,11 @@ class Trained:
         facts = dict(read_json(entry / FACTS))
         return cls(entry.name, entry / facts["path"], facts)
 
+    @staticmethod
+    def readable(entry: Path) -> bool:
+        """Whether this version of the lab wrote the entry, or one with the same facts."""
+        return {"path", "config"} <= read_json(entry / FACTS).keys()
+
     @classmethod
     def of_checkpoint(cls, folder: Path) -> Trained:
         """A drafter in the public layout, named by its bytes.
