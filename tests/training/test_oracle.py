@@ -3,27 +3,33 @@
 Speculative decoding is lossless, so a broken drafter still gives right text, only slowly. The
 oracle makes the slowness measurable: trained and decoded rightly, nearly every block is accepted
 whole. Every planted bug must show. Each is planted in one place, in decoding or in training, while
-the rest stays as it is. Settings are those the oracle was designed with.
+the rest stays as it is.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from dflash.data import collate
+from dflash.data.anchors import labels_of
 from dflash.data.rollouts import Rollout
 from dflash.decoding import dflash_generate, replay
-from dflash.model import DFlashDraftModel, TrainingLayout, drafter_config
+from dflash.model import DFlashDraftModel
 from dflash.target.oracle import OracleTarget
-from dflash.training.losses import block_loss, equal, label_weights
-from tests.training.toys import features, switches
+from dflash.training import run
+from tests.decoding.toys import Rows
+from tests.training.toys import features, recipe, switches
 
-BLOCK, LENGTH, ROWS, STEPS = 4, 26, 32, 600
+BLOCK, LENGTH, ROWS = 4, 26, 2048
+STEPS, SHORT, LEAKY = 360, 250, 320
 ANSWER = LENGTH - 2
 GOOD, BROKEN = 0.9 * BLOCK, 0.75 * BLOCK
 TARGET = OracleTarget()
@@ -46,43 +52,57 @@ def held_out() -> list[Rollout]:
     ]
 
 
-def trained(shift: int = 0, **given: Any) -> DFlashDraftModel:
-    """A drafter trained on fresh rows; ``shift`` plants labels that are off by so many tokens."""
-    parsed = switches(num_layers=2, block_size=BLOCK, features={"taps": (TAP,)}, **given)
-    config = drafter_config(TARGET.model.config, parsed, TARGET.design.mask_token_id)
-    config._attn_implementation = "sdpa"
-    torch.manual_seed(0)
-    drafter = DFlashDraftModel(config).train()
-    optimizer = torch.optim.AdamW(drafter.parameters(), lr=4e-3, betas=(0.9, 0.95), weight_decay=0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1.0, (step + 1) / 20) * (1 - 0.9 * step / STEPS)
-    )
+@functools.cache
+def training_rollouts() -> list[Rollout]:
+    """Rows with surprises at anchors: cut so that the answer starts at the first anchor."""
     generator = torch.Generator().manual_seed(0)
-    for _ in range(STEPS):
-        loss_of(drafter, generator, shift).backward()
-        torch.nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        schedule.step()
-    return drafter.eval()
-
-
-def loss_of(drafter: DFlashDraftModel, generator: torch.Generator, shift: int) -> torch.Tensor:
     tokens, anchors = TARGET.design.training_rows(ROWS, LENGTH, BLOCK, generator)
-    layout = TrainingLayout(
-        LENGTH, anchors, torch.ones_like(anchors).bool(), torch.full((ROWS,), LENGTH), BLOCK
+    rows = zip(tokens.numpy().astype(np.int32), anchors[:, 0].tolist(), strict=True)
+    return [
+        Rollout(str(index), "oracle", 0, row[:first], row[first:], "length")
+        for index, (row, first) in enumerate(rows)
+    ]
+
+
+@functools.cache
+def training_features(tap: int) -> Rows:
+    """Computed once, all rows together: several drafters are trained on them."""
+    tokens = np.stack([row.token_ids for row in training_rollouts()])
+    return Rows(list(TARGET.features(torch.as_tensor(tokens).long(), (tap,))))
+
+
+def trained(directory: Path, steps: int, tap: int = TAP, **given: Any) -> DFlashDraftModel:
+    """A drafter as ``train_drafter`` leaves it; anchors are one block apart, as in the rows."""
+    config_of = run.drafter_config
+
+    def wider(*arguments: Any) -> Any:  # models this narrow start slowly from the usual spread
+        config = config_of(*arguments)
+        config.initializer_range = 0.05
+        return config
+
+    recipe_of_oracle = recipe(
+        steps=steps,
+        sequences=32,
+        anchors="uniform",
+        anchors_per_sequence=LENGTH,
+        lr=4e-3,
+        attention="sdpa",
+        loss={"position": "none"},
     )
-    noise = drafter.embed_block(tokens.gather(1, anchors), TARGET.embedding)  # [B, N, slots, H]
-    hidden = drafter(
-        position_ids=layout.position_ids(),
-        attention_mask=layout.mask(drafter.switches, "sdpa"),
-        noise_embedding=noise.flatten(1, 2),
-        target_hidden=TARGET.features(tokens, drafter.target_layer_ids),
-    ).view(noise.shape)
-    index = (anchors[..., None] + torch.arange(BLOCK) + shift).clamp(max=LENGTH - 1)
-    labels = tokens[torch.arange(ROWS)[:, None, None], index]
-    weights = label_weights(labels, equal(BLOCK, 1.0))
-    return block_loss(hidden, TARGET.head.weight, None, labels, weights) / weights.sum()
+    chosen = {"num_layers": 2, "block_size": BLOCK, "vocab": f"top:{TARGET.design.symbols}"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "drafter_config", wider)
+        result = run.train_drafter(
+            recipe_of_oracle,
+            switches(features={"taps": (tap,)}, **chosen, **given),
+            TARGET,
+            training_rollouts(),
+            training_features(tap),
+            0,
+            directory,
+            progress=False,
+        )
+    return DFlashDraftModel.from_pretrained(result.path).eval()
 
 
 def tau(drafter: DFlashDraftModel) -> float:
@@ -97,8 +117,8 @@ def tau(drafter: DFlashDraftModel) -> float:
 
 
 @pytest.fixture(scope="module")
-def drafter():
-    return trained()
+def drafter(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("right"), STEPS)
 
 
 def test_a_right_drafter_is_accepted_block_by_block(drafter):
@@ -155,10 +175,22 @@ def test_a_bug_in_decoding_costs_acceptance(drafter, bug):
     assert tau(broken) < BROKEN
 
 
-def test_labels_shifted_by_one_cost_acceptance():
-    assert tau(trained(shift=1)) < BROKEN
+# Bugs in training. A right drafter has reached 3.7 after SHORT steps, so what is missing then is
+# missing because of the bug. Unlearning to look back takes a leaky one a little longer.
+
+
+def test_labels_shifted_by_one_cost_acceptance(tmp_path, monkeypatch):
+    def shifted(token_ids: Any, anchors: Any, block_size: int) -> Any:
+        return np.roll(labels_of(token_ids, anchors, block_size + 1), -1, axis=1)[:, :-1]
+
+    monkeypatch.setattr(collate, "labels_of", shifted)
+    assert tau(trained(tmp_path, SHORT)) < BROKEN
+
+
+def test_a_tap_off_by_one_costs_acceptance(tmp_path):
+    assert tau(trained(tmp_path, SHORT, tap=TAP - 1)) < BROKEN
 
 
 @pytest.mark.parametrize("leak", [1, 1000], ids=["context up to the anchor", "no anchor mask"])
-def test_context_at_the_anchor_in_training_costs_acceptance(leak):
-    assert tau(trained(attention={"leak": leak})) < BROKEN
+def test_context_at_the_anchor_in_training_costs_acceptance(tmp_path, leak):
+    assert tau(trained(tmp_path, LEAKY, attention={"leak": leak})) < BROKEN
