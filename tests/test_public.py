@@ -1,0 +1,36 @@
+"""The public interface of design §4, as a reader of the README would import it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def test_the_names_of_the_readme():
+    import dflash
+    from dflash import dflash_generate
+    from dflash.decoding import dflash_generate as of_decoding
+    from dflash.model import (  # noqa: F401
+        DFlashDraftModel,
+        Qwen3DFlashAttention,
+        Qwen3DFlashDecoderLayer,
+        build_target_layer_ids,
+        extract_context_feature,
+    )
+
+    assert dflash_generate is of_decoding
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        dflash.nothing  # noqa: B018
+
+
+def test_the_model_does_not_pull_in_the_layers_above():
+    code = (
+        "import sys, dflash.model; "
+        "print([n for n in sys.modules if n.startswith(('dflash.dec', 'dflash.lab', 'dflash.tr'))])"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert shown.strip() == "[]"
