@@ -7,7 +7,7 @@ written atomically; a killed run loses at most one shard.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from dflash.data.files import write_parquet
 from dflash.data.generate import generate_batch
 from dflash.data.loops import loop_start
 from dflash.data.shipped import prompt_key, shipped_answers
 from dflash.data.wording import Prompt
 from dflash.model.errors import UserError
 from dflash.target import Target
+from dflash.target.files import replacing
 
 Finish = Literal["stop", "length", "loop"]
 SHARD_ROWS = 64  # answers lost at most by a kill
@@ -86,12 +86,15 @@ def build_rollouts(
         raise UserError.of("data", "no prompts", "prompt sets that hold at least one prompt")
     directory.mkdir(parents=True, exist_ok=True)
     rollouts: list[Rollout] = []
+    said: dict[tuple[str, int], np.ndarray] = {}  # the target's answers, by prompt and turn
     for turn in range(max(len(prompt.turns) for prompt in prompts)):
         asking = [prompt for prompt in prompts if len(prompt.turns) > turn]
-        asked = [_ask(target, prompt, turn, rollouts) for prompt in asking]
-        rollouts += _answer_turn(
+        asked = [_ask(target, prompt, turn, said) for prompt in asking]
+        answered = _answer_turn(
             target, asked, max_new_tokens, temperature, seed, directory, shipped, progress
         )
+        said |= {(row.prompt_id, turn): row.answer_ids for row in answered}
+        rollouts += answered
     order = {prompt.prompt_id: index for index, prompt in enumerate(prompts)}
     return sorted(rollouts, key=lambda row: (order[row.prompt_id], row.turn))
 
@@ -99,7 +102,8 @@ def build_rollouts(
 def write_rollouts(path: Path, rollouts: Sequence[Rollout]) -> None:
     """Write rollouts as one parquet file, atomically."""
     columns = {name: [getattr(row, name) for row in rollouts] for name in SCHEMA.names}
-    write_parquet(path, pa.table(columns, schema=SCHEMA))
+    with replacing(path) as place:
+        pq.write_table(pa.table(columns, schema=SCHEMA), place, compression="zstd")
 
 
 def read_rollouts(path: Path) -> list[Rollout]:
@@ -122,12 +126,14 @@ def finish_answer(answer: np.ndarray, stop_token_ids: Sequence[int]) -> tuple[np
     return (answer[: stops[0] + 1], "stop") if stopped else (answer, "length")
 
 
-def _ask(target: Target, prompt: Prompt, turn: int, earlier: Sequence[Rollout]) -> Rollout:
+def _ask(
+    target: Target, prompt: Prompt, turn: int, said: Mapping[tuple[str, int], np.ndarray]
+) -> Rollout:
     """The question of a turn, its answer still empty; earlier turns carry the target's answers."""
-    said = {row.turn: row.answer_ids for row in earlier if row.prompt_id == prompt.prompt_id}
     messages = []
     for index in range(turn):
-        text = target.decode([t for t in said[index] if int(t) not in target.stop_token_ids])
+        answer = said[prompt.prompt_id, index]
+        text = target.decode([t for t in answer if int(t) not in target.stop_token_ids])
         messages.append({"role": "user", "content": prompt.turns[index]})
         messages.append({"role": "assistant", "content": text})
     messages.append({"role": "user", "content": prompt.turns[turn]})

@@ -58,6 +58,29 @@ def test_an_answer_serves_smaller_budgets_and_larger_ones_if_it_stopped(store, b
     }
 
 
+def test_a_file_grows_and_keeps_the_larger_budget(store):
+    target, path = small_target(), store / "toy.parquet"
+    collect(target, [(ids(1), ids(3, 4, 5)), (ids(2), ids(6, 7))], 3, path)
+    collect(
+        target, [(ids(1), ids(3, 4)), (ids(2), ids(6, 7, 8, 9)), (ids(5), ids(1, STOP))], 2, path
+    )
+    collect(target, [(ids(2), ids(6, 7, 8, 9))], 4, path)
+    answers = shipped_answers(target, 3)
+    assert {key: a.tolist() for key, a in answers.items()} == {
+        prompt_key(ids(1)): [3, 4, 5],
+        prompt_key(ids(2)): [6, 7, 8],
+        prompt_key(ids(5)): [1, STOP],
+    }
+
+
+def test_a_file_of_another_target_is_replaced(store):
+    target, path = small_target(), store / "toy.parquet"
+    collect(target, [(ids(1), ids(3, STOP))], 4, path)
+    target.fingerprint = "other"
+    collect(target, [(ids(2), ids(4, STOP))], 4, path)
+    assert list(shipped_answers(target, 4)) == [prompt_key(ids(2))]
+
+
 def test_other_targets_get_nothing(store):
     target = small_target()
     collect(target, [(ids(1), ids(3, STOP))], 4, store / "toy.parquet")
