@@ -9,12 +9,12 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from analysis import plots
-from analysis.files import replacing
 from analysis.load import load
 from analysis.statistics import RESAMPLES
 from analysis.style import RC
 from analysis.survival import slot_curves
 from analysis.table import summary_table
+from dflash.target.files import replacing
 
 FORMATS = ("png", "svg", "pdf")
 

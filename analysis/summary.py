@@ -7,11 +7,11 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.caveats import caveats, failed_cells
-from analysis.files import replacing
 from analysis.load import Result, load
 from analysis.markdown import NOTHING, markdown_table, number, with_interval
 from analysis.statistics import RESAMPLES
 from analysis.table import ALL_ANSWERS, BASELINE, WITHOUT_LOOPS, summary_table
+from dflash.target.files import replacing
 
 
 def write_summary(directory: str | Path, seed: int = 0, resamples: int = RESAMPLES) -> Path:

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from dflash.data.rollouts import Rollout
 from dflash.model.errors import UserError
 from dflash.target import Target
+from dflash.target.files import replacing
 
 FLUSH_EVERY = 32  # sequences recomputed at most after a kill
 
@@ -93,9 +94,8 @@ def build_features(
         _write_rows(online, lengths, width * online.dtype.itemsize, partial, progress)
         os.replace(partial, final)
     meta = {"lengths": lengths, "width": width, "dtype": dtype, "taps": list(online.taps)}
-    temporary = directory / ".features.json"
-    temporary.write_text(json.dumps(meta))
-    os.replace(temporary, directory / "features.json")
+    with replacing(directory / "features.json") as place:
+        place.write_text(json.dumps(meta))
     return FeatureStore(directory)
 
 

@@ -1,36 +1,21 @@
-"""Small files written whole or not at all."""
+"""Text files written whole or not at all, and disks that are full."""
 
 from __future__ import annotations
 
 import errno
 import os
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
+from dflash.target.files import replacing
+
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-def write_with(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary neighbour of ``path``, then rename it into place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        write(Path(name))
-        with open(name, "rb") as written:
-            os.fsync(written.fileno())
-        os.chmod(name, 0o644)  # mkstemp is private to the user; results are for sharing
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def write_text(path: Path, text: str) -> None:
     """Write text atomically, with a final newline."""
     body = text if text.endswith("\n") else f"{text}\n"
-    write_with(path, lambda place: place.write_text(body, encoding="utf-8"))
+    with replacing(path) as place:
+        place.write_text(body, encoding="utf-8")
 
 
 def is_disk_full(error: BaseException | None) -> bool:

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dflash.lab.files import write_with
 from dflash.model.errors import UserError
+from dflash.target.files import replacing
 
 SCHEMA_VERSION = 1
 VERSION_KEY = b"dflash_schema_version"
@@ -109,7 +109,8 @@ def write_table(path: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Non
             raise ValueError(f"a row of {name} differs from the schema in {wrong}")
     table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
     table = table.replace_schema_metadata({VERSION_KEY: str(SCHEMA_VERSION).encode()})
-    write_with(path, lambda place: pq.write_table(table, place))
+    with replacing(path) as place:
+        pq.write_table(table, place)
 
 
 def read_table(path: Path) -> list[Row]:

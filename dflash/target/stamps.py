@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from dflash.target.files import replacing
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,9 @@ def digest_of(stamps: Mapping[str, Stamp]) -> str:
 
 def write_stamps(path: Path, stamps: Mapping[str, Stamp]) -> None:
     """Write ``stamps`` as JSON, atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w") as stream:
-        json.dump({key: asdict(stamp) for key, stamp in stamps.items()}, stream, indent=1)
-    os.replace(name, path)
+    with replacing(path) as place:
+        plain = {key: asdict(stamp) for key, stamp in stamps.items()}
+        place.write_text(json.dumps(plain, indent=1))
 
 
 def read_stamps(path: Path) -> dict[str, Stamp] | None:
