@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import lightning as L
 import torch
@@ -48,7 +48,6 @@ class DrafterTraining(L.LightningModule):
         weights = POSITION_WEIGHTS[config.loss.position](drafter.block_size, gamma)
         self.register_buffer("position_weights", weights, persistent=False)
         self.register_buffer("rows_of_tokens", token_rows(drafter), persistent=False)
-        self._head: tuple[Tensor, Tensor | None] | None = None
 
     def training_step(self, batch: list[BlockBatch], batch_idx: int) -> None:
         """One optimizer step: the micro-batches of the global batch, their losses added up."""
@@ -82,18 +81,8 @@ class DrafterTraining(L.LightningModule):
         if not bool((weights > 0).any()):  # nothing supervised here: a zero with a graph
             return sum(p.sum() for p in self.drafter.parameters() if p.requires_grad) * 0.0
         hidden = block_states(self.drafter, batch, self.borrowed.embedding, self.config.attention)
-        weight, bias = self.head_rows()
+        weight, bias = self.drafter.head_rows(self.borrowed.head)
         return block_loss(hidden, weight, bias, labels, weights)
-
-    def head_rows(self) -> tuple[Tensor, Tensor | None]:
-        """The frozen head's rows of the draft vocabulary, gathered once, and their bias."""
-        if self._head is None:
-            head: Any = self.borrowed.head
-            rows = self.drafter.vocab_index
-            pick = slice(None) if rows is None else rows  # a slice is a view: no copy of the head
-            bias = getattr(head, "bias", None)
-            self._head = head.weight[pick], None if bias is None else bias[pick]
-        return self._head
 
     def draft_labels(self, labels: Tensor) -> Tensor:
         """Token ids as rows of the draft head; tokens outside its vocabulary are unsupervised."""

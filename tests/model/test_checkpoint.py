@@ -179,6 +179,22 @@ def test_draft_logits_are_rows_of_the_heads(bias: bool) -> None:
     torch.testing.assert_close(few.draft_logits(hidden, head), head(hidden)[..., [9, 0, 4]])
 
 
+def test_the_rows_of_a_head_are_gathered_once_and_anew_when_head_or_vocabulary_change() -> None:
+    head, hidden = torch.nn.Linear(HIDDEN, VOCAB).requires_grad_(False), torch.randn(3, HIDDEN)
+    few = toy_drafter(toy_switches(vocab="top:3"))
+    few.set_vocab(torch.tensor([9, 0, 4]))
+    with torch.inference_mode():
+        rows, _ = few.head_rows(head)
+    assert few.head_rows(head)[0] is rows
+    (few.draft_logits(hidden.requires_grad_(), head)).sum().backward()  # after inference mode too
+    few.set_vocab(torch.tensor([1, 2, 3]))
+    torch.testing.assert_close(few.head_rows(head)[0], head.weight[[1, 2, 3]])
+    head.weight.mul_(2)
+    torch.testing.assert_close(few.head_rows(head)[0], head.weight[[1, 2, 3]])
+    other = torch.nn.Linear(HIDDEN, VOCAB, bias=False)
+    torch.testing.assert_close(few.draft_logits(hidden, other), other(hidden)[..., [1, 2, 3]])
+
+
 @pytest.mark.parametrize(
     ("ids", "words"), [([1, 2], "shape"), ([1, 2, 2], "twice"), ([1, 2, VOCAB], f"{VOCAB - 1}")]
 )

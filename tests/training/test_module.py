@@ -262,7 +262,7 @@ def test_embedding_and_head_stay_the_targets_own(tied, tmp_path):
     before = {name: value.clone() for name, value in target.model.state_dict().items()}
     module = training(target, rollouts, recipe(checkpoint_every=1))
     run_steps(module, target, rollouts, tmp_path)
-    weight, _ = module.head_rows()
+    weight, _ = module.drafter.head_rows(module.borrowed.head)
     assert weight.data_ptr() == target.model.lm_head.weight.data_ptr()
     embedding = module.borrowed.embedding.weight
     assert embedding.data_ptr() == target.model.model.embed_tokens.weight.data_ptr()
