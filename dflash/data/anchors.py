@@ -52,9 +52,10 @@ ANCHOR_RULES: dict[str, AnchorRule] = {
 }
 
 
-def generator_for(*key: int) -> np.random.Generator:
-    """A generator that depends on ``key`` alone, e.g. (seed, step, row)."""
-    return np.random.default_rng(np.random.SeedSequence(key))
+def generator_for(stream: str, *key: int) -> np.random.Generator:
+    """A generator that depends on the stream's name and ``key`` alone, e.g. (seed, step, row)."""
+    entropy = (int.from_bytes(stream.encode(), "little"), *key)
+    return np.random.default_rng(np.random.SeedSequence(entropy))
 
 
 def labels_of(

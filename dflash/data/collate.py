@@ -58,7 +58,7 @@ class BlockSampler:
     def anchors(self, rollout: Rollout, step: int, row: int) -> np.ndarray:
         """Sorted anchor positions of one sequence in one step."""
         positions = eligible(len(rollout.prompt_ids), len(rollout.answer_ids))
-        generator = generator_for(self.seed, step, row)
+        generator = generator_for("anchors", self.seed, step, row)
         return ANCHOR_RULES[self.rule](positions, self.block_size, self.count, generator)
 
 

@@ -32,7 +32,7 @@ class StepOrder:
         return [int(row) for row in self._epoch(epoch)[offset]]
 
     def _make_epoch(self, epoch: int) -> np.ndarray:
-        generator = generator_for(self.seed, 1, epoch)
+        generator = generator_for("order", self.seed, epoch)
         needed = self.steps_per_epoch * self.sequences
         order = np.resize(generator.permutation(len(self.lengths)), needed)  # [steps * sequences]
         bucket = BUCKET * self.sequences

@@ -47,7 +47,7 @@ def test_every_eligible_anchor_has_a_label(shape, block_size):
 )
 def test_drawn_anchors_are_sorted_distinct_and_as_many_as_asked(shape, count, block_size, rule):
     positions = eligible(*shape)
-    drawn = ANCHOR_RULES[rule](positions, block_size, count, generator_for(0))
+    drawn = ANCHOR_RULES[rule](positions, block_size, count, generator_for("a", 0))
     pool = positions if rule == "random" else positions[::block_size]
     assert len(drawn) == min(count, len(pool))
     assert (np.diff(drawn) > 0).all()
@@ -57,7 +57,8 @@ def test_drawn_anchors_are_sorted_distinct_and_as_many_as_asked(shape, count, bl
 def test_random_anchors_are_uniform_over_the_eligible():
     positions = eligible(7, 24)
     draws = [
-        ANCHOR_RULES["random"](positions, 8, 5, generator_for(3, step, 0)) for step in range(4000)
+        ANCHOR_RULES["random"](positions, 8, 5, generator_for("a", 3, step, 0))
+        for step in range(4000)
     ]
     counts = np.bincount(np.concatenate(draws) - 7, minlength=len(positions))
     assert stats.chisquare(counts).pvalue > 1e-3
@@ -65,25 +66,30 @@ def test_random_anchors_are_uniform_over_the_eligible():
 
 def test_uniform_anchors_cut_the_answer_into_blocks():
     positions = eligible(5, 11)
-    assert ANCHOR_RULES["uniform"](positions, 4, 99, generator_for(0)).tolist() == [5, 9, 13]
+    assert ANCHOR_RULES["uniform"](positions, 4, 99, generator_for("a", 0)).tolist() == [5, 9, 13]
 
 
 def test_all_anchors_ignore_the_count():
     positions = eligible(5, 11)
-    assert ANCHOR_RULES["all"](positions, 4, 2, generator_for(0)).tolist() == positions.tolist()
+    assert (
+        ANCHOR_RULES["all"](positions, 4, 2, generator_for("a", 0)).tolist() == positions.tolist()
+    )
 
 
 @pytest.mark.parametrize("rule", ["random", "all"])
 def test_block_size_does_not_change_the_anchors(rule):
     positions = eligible(4, 60)
-    drawn = [ANCHOR_RULES[rule](positions, size, 9, generator_for(1, 2, 3)) for size in (4, 8, 16)]
+    drawn = [
+        ANCHOR_RULES[rule](positions, size, 9, generator_for("a", 1, 2, 3)) for size in (4, 8, 16)
+    ]
     np.testing.assert_array_equal(drawn[0], drawn[1])
     np.testing.assert_array_equal(drawn[0], drawn[2])
 
 
 def test_generators_depend_on_every_part_of_the_key():
-    def first(*key: int) -> float:
-        return generator_for(*key).random()
+    def first(stream: str, *key: int) -> float:
+        return generator_for(stream, *key).random()
 
-    assert first(1, 2, 3) == first(1, 2, 3)
-    assert len({first(1, 2, 3), first(0, 2, 3), first(1, 0, 3), first(1, 2, 0)}) == 4
+    assert first("a", 2, 3) == first("a", 2, 3)
+    keys = [("a", 2, 3), ("b", 2, 3), ("a", 0, 3), ("a", 2, 0), ("a", 2)]
+    assert len({first(*key) for key in keys}) == 5
