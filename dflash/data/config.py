@@ -29,10 +29,10 @@ class DataConfig:
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     train: dict[str, int] = field(
-        default_factory=lambda: {"gsm_symbolic": 400, "docstrings": 300, "written": 600}
+        default_factory=lambda: {"gsm_symbolic": 80, "docstrings": 80, "written": 104}
     )
     eval: dict[str, int] = field(
-        default_factory=lambda: {"gsm8k": 20, "humaneval": 20, "mt_bench": 10, "vicuna": 20}
+        default_factory=lambda: {"gsm8k": 24, "humaneval": 24, "mt_bench": 12, "vicuna": 24}
     )
     train_new_tokens: int = 192
     eval_new_tokens: int = 128

@@ -22,8 +22,8 @@ class DecodeConfig:
     proposal: Literal["argmax"] = "argmax"
     temperature: float = 0.0
     width: int | None = None  # tokens verified per step, anchor included; None: the block
-    prompts_per_bench: int = 4  # prompts really decoded; replay always takes all of them
-    new_tokens: int = 128
+    prompts_per_bench: int = 2  # prompts really decoded; replay always takes all of them
+    new_tokens: int = 48
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature < float("inf"):
