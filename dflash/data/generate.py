@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dflash.model.errors import UserError
 from dflash.target import Target
 from dflash.target.cache import roomy_cache
 
@@ -31,16 +30,8 @@ def generate_batch(
 
     Returns:
         Answers ``[A_i]`` int32, stop token included.
-
-    Raises:
-        UserError: a prompt and its answer would not fit the target's context.
     """
-    longest = max(len(ids) for ids in prompts)
-    context = target.model.config.max_position_embeddings
-    if longest + max_new_tokens > context:
-        allowed = f"at most {context} tokens with its answer (the target's context)"
-        raise UserError.of("prompt length", longest + max_new_tokens, allowed)
-    batch = _Batch(target, prompts, longest)
+    batch = _Batch(target, prompts)
     generator = torch.Generator(device=target.device).manual_seed(seed)
     answers: list[list[int]] = [[] for _ in prompts]
     for _ in range(max_new_tokens):
@@ -55,7 +46,8 @@ def generate_batch(
 class _Batch:
     """The rows still being written, their cache and next logits."""
 
-    def __init__(self, target: Target, prompts: Sequence[np.ndarray], longest: int) -> None:
+    def __init__(self, target: Target, prompts: Sequence[np.ndarray]) -> None:
+        longest = max(len(ids) for ids in prompts)
         self.target = target
         self.stops = torch.tensor(target.stop_token_ids, device=target.device)
         self.alive = list(range(len(prompts)))

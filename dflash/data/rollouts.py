@@ -159,6 +159,7 @@ def _answer_turn(
         if (stored := known.get(prompt_key(row.prompt_ids))) is not None:
             answers[index] = stored
     missing = [index for index in range(len(asked)) if index not in answers]
+    _check_room(target, [asked[index] for index in missing], max_new_tokens)
     missing.sort(key=lambda index: (len(asked[index].prompt_ids), index))
     turn = asked[0].turn
     bar = tqdm(total=len(asked), desc=f"answers, turn {turn + 1}", disable=not progress, unit="row")
@@ -179,6 +180,18 @@ def _answer_turn(
         bar.update(len(rows))
     bar.close()
     return [_finished(row, answers[index], target) for index, row in enumerate(asked)]
+
+
+def _check_room(target: Target, asked: Sequence[Rollout], max_new_tokens: int) -> None:
+    """Before anything is generated: the longest prompts come last."""
+    context = target.model.config.max_position_embeddings
+    for row in asked:
+        length = len(row.prompt_ids)
+        if length + max_new_tokens > context:
+            raise UserError(
+                f"prompt {row.prompt_id!r} (turn {row.turn + 1}) has {length} tokens, which leaves "
+                f"no room for {max_new_tokens} new ones in the target's context of {context}"
+            )
 
 
 def _finished(row: Rollout, answer: np.ndarray, target: Target) -> Rollout:

@@ -7,9 +7,8 @@ from scipy import stats
 
 from dflash.data import generate
 from dflash.data.generate import generate_batch
-from dflash.model.errors import UserError
 from dflash.target.oracle import OracleTarget
-from tests.data.toys import STOP, small_target
+from tests.data.toys import small_target
 from tests.decoding.toys import greedy
 
 NEW = 16
@@ -95,12 +94,3 @@ def test_stops_at_the_stop_token_at_once():
     target = small_target(stop=tuple(range(12)))
     answers = generate_batch(target, prompts(3), NEW)
     assert [len(answer) for answer in answers] == [1, 1, 1]
-
-
-def test_a_prompt_that_leaves_no_room_is_refused():
-    target = small_target(stop=(STOP,))
-    context = target.model.config.max_position_embeddings
-    fits = np.zeros(context - 3, dtype=np.int32)
-    assert len(generate_batch(target, [fits], 3)[0]) <= 3
-    with pytest.raises(UserError, match=f"at most {context} tokens"):
-        generate_batch(target, [fits[:4], fits], 4)

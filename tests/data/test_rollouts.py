@@ -211,7 +211,15 @@ def test_nothing_to_answer_is_an_error(target, tmp_path):
         build(target, tmp_path, prompts=[])
 
 
-def test_a_prompt_longer_than_the_context_is_an_error(target, tmp_path, monkeypatch):
-    monkeypatch.setattr(target.model.config, "max_position_embeddings", 32)
-    with pytest.raises(UserError, match="at most 32 tokens"):
+def test_a_prompt_without_room_is_named_before_anything_is_generated(target, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "generate_batch", lambda *_: pytest.fail("too early"))
+    length = max(
+        len(target.encode_chat([{"role": "user", "content": p.turns[0]}])) for p in PROMPTS
+    )
+    monkeypatch.setattr(target.model.config, "max_position_embeddings", length + NEW - 1)
+    message = rf"prompt 'set/3' \(turn 1\) has {length} tokens, .* no room for {NEW} new"
+    with pytest.raises(UserError, match=message):
+        build(target, tmp_path)
+    monkeypatch.setattr(target.model.config, "max_position_embeddings", length + NEW)
+    with pytest.raises(pytest.fail.Exception, match="too early"):
         build(target, tmp_path)
