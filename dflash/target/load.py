@@ -133,7 +133,7 @@ def load_target(config: TargetConfig, cache_dir: Path) -> Target:
     Raises:
         UserError: the source is missing, unreadable or incomplete, or the device is not there.
     """
-    device = _device(config.device)
+    device = device_of(config.device)
     origin = _resolve(config, Path(cache_dir))
     common = {"revision": origin.revision, "trust_remote_code": config.trust_remote_code}
     try:
@@ -166,7 +166,12 @@ def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
     return tuple(sorted({*ids, tokenizer.eos_token_id} - {None}))
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """The device that ``target.device`` means on this machine.
+
+    Raises:
+        UserError: it is not there.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)

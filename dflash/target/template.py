@@ -41,22 +41,14 @@ class ChatTemplate:
 
     def prompt_ids(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Ids of ``messages`` followed by the header of the assistant's turn to come."""
-        return self._render(messages, generation_prompt=True)
-
-    def conversation_ids(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """Ids of a finished conversation, whose last message is the assistant's."""
-        return self._render(messages, generation_prompt=False)
-
-    def answer_start(self, messages: Sequence[dict[str, str]]) -> int | None:
-        """Where the last answer starts in :meth:`conversation_ids`.
-
-        ``None`` where the rendering of the prompt is not a prefix of the rendering of prompt and
-        answer: the template then rewrites earlier text (row 73), and a prompt cut from such a
-        conversation is not the prompt the target sees when it generates. A data gate.
-        """
-        prompt = self.prompt_ids(messages[:-1])
-        whole = self.conversation_ids(messages)
-        return len(prompt) if whole[: len(prompt)] == prompt else None
+        ids = self.tokenizer.apply_chat_template(
+            list(messages),
+            tokenize=True,
+            add_generation_prompt=True,
+            return_dict=False,
+            enable_thinking=self.thinking,
+        )
+        return [int(token) for token in ids]
 
     @property
     def hash(self) -> str:
@@ -67,13 +59,3 @@ class ChatTemplate:
             "probe": self.prompt_ids(PROBE),
         }
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-
-    def _render(self, messages: Sequence[dict[str, str]], *, generation_prompt: bool) -> list[int]:
-        ids = self.tokenizer.apply_chat_template(
-            list(messages),
-            tokenize=True,
-            add_generation_prompt=generation_prompt,
-            return_dict=False,
-            enable_thinking=self.thinking,
-        )
-        return [int(token) for token in ids]

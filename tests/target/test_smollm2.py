@@ -40,11 +40,3 @@ def test_features_are_the_hidden_states(smollm2: Target, question: torch.Tensor)
         states = smollm2.model(question, output_hidden_states=True).hidden_states
     expected = torch.cat([states[tap + 1] for tap in TAPS], dim=-1)
     assert torch.equal(smollm2.features(question, TAPS), expected)
-
-
-def test_a_chat_is_a_prefix_of_its_continuation(smollm2: Target, question: torch.Tensor) -> None:
-    turns = [
-        {"role": "user", "content": "What is the capital of France?"},
-        {"role": "assistant", "content": "Paris."},
-    ]
-    assert smollm2.template.answer_start(turns) == question.shape[1]

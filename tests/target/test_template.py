@@ -7,7 +7,6 @@ from dflash.target import ChatTemplate
 
 Tokenizers = Callable[..., object]
 TURN = [{"role": "user", "content": "hi there"}]
-ANSWER = {"role": "assistant", "content": "yo"}
 
 
 def test_prompt_ends_with_the_header_of_the_answer(tokenizer: Tokenizers) -> None:
@@ -33,19 +32,6 @@ def test_hash_follows_the_text_and_the_tokenization(tokenizer: Tokenizers) -> No
     merged.add_tokens(["prime"])
     hashes = {plain.hash, spaced.hash, silent.hash, ChatTemplate(merged, False).hash}
     assert len(hashes) == 4
-
-
-def test_answer_start_is_where_the_prompt_ends(tokenizer: Tokenizers) -> None:
-    template = ChatTemplate(tokenizer(), thinking=True)
-    conversation = [*TURN, ANSWER]
-    start = template.answer_start(conversation)
-    assert start == len(template.prompt_ids(TURN))
-    assert template.tokenizer.decode(template.conversation_ids(conversation)[start:]) == "yo<eos>"
-
-
-def test_a_template_that_rewrites_the_past_is_noticed(tokenizer: Tokenizers) -> None:
-    # The header with its empty thought is not part of the finished conversation (row 73).
-    assert ChatTemplate(tokenizer(), thinking=False).answer_start([*TURN, ANSWER]) is None
 
 
 def test_no_template_is_the_users_to_fix(tokenizer: Tokenizers) -> None:

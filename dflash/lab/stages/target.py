@@ -15,6 +15,7 @@ from dflash.lab.stages.common import Code, Lab, read_json, write_json
 from dflash.lab.store import Key
 from dflash.model.errors import UserError
 from dflash.target import TargetConfig, check_mask_token
+from dflash.target.load import device_of
 
 CODE = Code(
     roots=("dflash.lab.stages.target", "dflash.target.load"),
@@ -28,6 +29,7 @@ class TargetInfo:
 
     Attributes:
         fingerprint: names weights and dtype.
+        device: where it runs on this machine, in words.
         hf_config: its Hugging Face configuration, for sizes.
     """
 
@@ -35,7 +37,6 @@ class TargetInfo:
     template_hash: str
     num_layers: int
     device: str
-    dtype: str
     hf_config: PretrainedConfig
 
     @property
@@ -68,14 +69,13 @@ def target_info(lab: Lab, config: TargetConfig) -> TargetInfo:
             "fingerprint": target.fingerprint,
             "template_hash": target.template_hash,
             "num_layers": target.num_layers,
-            "device": device_name(str(target.device)),
-            "dtype": config.dtype,
         }
         write_json(directory / "target.json", facts)
 
     entry = lab.store.build(target_key(config), work)
     hf_config = AutoConfig.from_pretrained(entry, trust_remote_code=config.trust_remote_code)
-    return TargetInfo(**read_json(entry / "target.json"), hf_config=hf_config)
+    device = device_name(str(device_of(config.device)))  # of this machine; stores are shared
+    return TargetInfo(**read_json(entry / "target.json"), device=device, hf_config=hf_config)
 
 
 def _signature(config: TargetConfig) -> str:
