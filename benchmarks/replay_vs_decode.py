@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from dflash.data.prompts import load_prompts
-from dflash.decoding import Generation, dflash_generate, replay
+from dflash.decoding import Generation, dflash_generate
+from dflash.decoding.replay import replay
 from dflash.metrics import AcceptanceCounter
 from dflash.model import DFlashDraftModel, DrafterSwitches, drafter_config
 from dflash.target import Target, TargetConfig, load_target

@@ -6,14 +6,13 @@ so that importing one layer does not import those above it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+from dflash.lazy import attribute_loader
+
+if TYPE_CHECKING:
+    from dflash.decoding import dflash_generate
 
 __all__ = ["dflash_generate"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "dflash_generate":
-        from dflash.decoding import dflash_generate
-
-        return dflash_generate
-    raise AttributeError(f"module 'dflash' has no attribute {name!r}")
+__getattr__ = attribute_loader(__name__, __all__, ("decoding",))

@@ -1,10 +1,18 @@
-"""Speculative decoding, and acceptance by replay without the target."""
+"""Speculative decoding, and acceptance by replay without the target.
 
-from dflash.decoding.config import DecodeConfig
-from dflash.decoding.floors import LookupProposer, UnigramProposer, replay_floor
-from dflash.decoding.replay import match_lengths, replay
-from dflash.decoding.rows import ReplayRow, walk
-from dflash.decoding.speculative import Generation, Step, dflash_generate
+``replay`` itself is in :mod:`dflash.decoding.replay`, whose name it bears.
+"""
+
+from typing import TYPE_CHECKING
+
+from dflash.lazy import attribute_loader
+
+if TYPE_CHECKING:
+    from dflash.decoding.config import DecodeConfig
+    from dflash.decoding.floors import LookupProposer, UnigramProposer, replay_floor
+    from dflash.decoding.replay import match_lengths
+    from dflash.decoding.rows import ReplayRow, walk
+    from dflash.decoding.speculative import Generation, Step, dflash_generate
 
 __all__ = [
     "DecodeConfig",
@@ -15,7 +23,10 @@ __all__ = [
     "UnigramProposer",
     "dflash_generate",
     "match_lengths",
-    "replay",
     "replay_floor",
     "walk",
 ]
+
+MODULES = ("config", "rows", "floors", "replay", "speculative")
+
+__getattr__ = attribute_loader(__name__, __all__, MODULES)

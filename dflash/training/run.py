@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import shutil
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from dflash.data.rollouts import Rollout
 from dflash.model import DFlashDraftModel, DrafterSwitches, UserError, drafter_config
 from dflash.model.switches import argument_of
 from dflash.target import Target, check_mask_token
+from dflash.training.clock import TrainClock
 from dflash.training.config import TrainConfig
 from dflash.training.datamodule import DrafterData
 from dflash.training.init import INITIALISERS
@@ -223,46 +223,6 @@ def precision_of(name: str, device: torch.device) -> Any:
     if device.type == "cuda":
         return "bf16-mixed" if torch.cuda.is_bf16_supported() else "32-true"
     return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
-
-
-class TrainClock(Callback):
-    """Counts seconds, supervised slots and the last loss across resumes.
-
-    The counts are left in a file, since the trainer may have worked in other processes.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.seconds, self.tokens, self.final_loss = 0.0, 0, float("nan")
-        self._since = 0.0
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._since = time.perf_counter()
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        now = time.perf_counter()
-        self.seconds += now - self._since
-        self._since = now
-        self.tokens += int(trainer.callback_metrics["supervised"])
-        self.final_loss = float(trainer.callback_metrics["loss"])
-
-    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.is_global_zero:
-            self.path.write_text(json.dumps(self.state_dict()))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "train_seconds": self.seconds,
-            "tokens": self.tokens,
-            "final_loss": self.final_loss,
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.seconds = state_dict["train_seconds"]
-        self.tokens = state_dict["tokens"]
-        self.final_loss = state_dict["final_loss"]
 
 
 def csv_logger(directory: Path) -> CSVLogger:

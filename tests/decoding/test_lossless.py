@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from dflash.decoding import dflash_generate, replay
+from dflash.decoding import dflash_generate
+from dflash.decoding.replay import replay
 from tests.decoding.pairwise import combinations, nested
 from tests.decoding.toys import MASK, Rows, answered, toy_drafter, toy_prompt, toy_target
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from dflash.decoding import dflash_generate, replay
+from dflash.decoding import dflash_generate
+from dflash.decoding.replay import replay
 from dflash.target.oracle import OracleTarget
 from tests.decoding.toys import Answer, Rows, toy_drafter
 

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dflash.decoding import dflash_generate, replay
+from dflash.decoding import dflash_generate
+from dflash.decoding.replay import replay
 from dflash.model import UserError
 from tests.decoding.toys import Answer, Rows, answered, toy_drafter, toy_prompt, toy_target
 

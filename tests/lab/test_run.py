@@ -14,10 +14,10 @@ from dflash.lab import run as run_module
 from dflash.lab.experiment import load_experiment
 from dflash.lab.results import read_table
 from dflash.lab.run import run_experiment
-from dflash.lab.stages import train as train_module
 from dflash.lab.stages.common import Lab
 from dflash.lab.store import MANIFEST, Store
 from dflash.model.errors import UserError
+from dflash.training import run as training
 
 
 @pytest.fixture
@@ -103,14 +103,14 @@ def test_arms_share_rollouts_and_features(start, lab):
 
 
 def test_a_failing_cell_is_a_row_and_the_rest_goes_on(start, lab, small, tmp_path, monkeypatch):
-    honest = train_module.train_drafter
+    honest = training.train_drafter
 
     def fragile(config, switches, *rest, **named):
         if switches.attention.qk_norm == "none":
             raise RuntimeError("it\nbroke")
         return honest(config, switches, *rest, **named)
 
-    monkeypatch.setattr(train_module, "train_drafter", fragile)
+    monkeypatch.setattr(training, "train_drafter", fragile)
     finished = start()
     assert finished.failed == [
         ("bare", 0, "RuntimeError: it broke"),
@@ -121,7 +121,7 @@ def test_a_failing_cell_is_a_row_and_the_rest_goes_on(start, lab, small, tmp_pat
     assert runs.loc["bare-s0", "error"] == "RuntimeError: it broke"
     assert (runs.drop(["bare-s0", "bare-s1"])["status"] == "ok").all()
 
-    monkeypatch.setattr(train_module, "train_drafter", honest)
+    monkeypatch.setattr(training, "train_drafter", honest)
     before = built(lab)
     assert start().failed == []
     after = built(lab)

@@ -21,7 +21,8 @@ import torch
 from dflash.data import collate
 from dflash.data.anchors import labels_of
 from dflash.data.rollouts import Rollout
-from dflash.decoding import dflash_generate, replay
+from dflash.decoding import dflash_generate
+from dflash.decoding.replay import replay
 from dflash.model import DFlashDraftModel
 from dflash.target.oracle import OracleTarget
 from dflash.training import run

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from dflash.data.features import OnlineFeatures
-from dflash.decoding import dflash_generate, replay
+from dflash.decoding import dflash_generate
+from dflash.decoding.replay import replay
 from dflash.model import DFlashDraftModel, UserError
 from dflash.training import run as module
 from dflash.training.config import TrainConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import Qwen3Config
 
@@ -23,7 +23,9 @@ from dflash.model.errors import UserError
 from dflash.model.switches import DrafterSwitches
 from dflash.model.taps import resolve_taps
 from dflash.target import Target
-from dflash.training.run import TrainResult, train_drafter
+
+if TYPE_CHECKING:
+    from dflash.training.run import TrainResult
 
 CODE = Code(
     roots=("dflash.lab.stages.train", "dflash.training.run"),
@@ -130,6 +132,8 @@ def build_drafter(
     def work(directory: Path) -> None:
         if (directory / FACTS).is_file():  # killed after the last step of this function's work
             return
+        from dflash.training.run import train_drafter  # Lightning takes seconds to import
+
         target = lab.target(config.target)
         result = train_drafter(
             config.train,
