@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+import yaml
 from pyarrow import ArrowException
 
 from analysis.schema import KEYS, TABLES
@@ -16,7 +17,10 @@ _DTYPES = {"int": "int64", "float": "float64", "bool": "bool", "bool?": "boolean
 
 @dataclass(frozen=True)
 class Result:
-    """The four tables of one experiment; columns as documented in `analysis.schema`."""
+    """The four tables of one experiment; columns as documented in `analysis.schema`.
+
+    `question` is what the experiment asks, empty if the folder has no config.yaml.
+    """
 
     experiment: str
     directory: Path
@@ -24,6 +28,7 @@ class Result:
     prompts: pd.DataFrame
     steps: pd.DataFrame
     survival: pd.DataFrame
+    question: str = ""
 
 
 def load(experiment: str, results_dir: str | Path = "results") -> Result:
@@ -54,7 +59,17 @@ def load(experiment: str, results_dir: str | Path = "results") -> Result:
             raise UserError(
                 f"{directory}/{name}.parquet: run_id={min(strangers)!r} is not in runs.parquet"
             )
-    return Result(experiment, directory, **frames)
+    return Result(experiment, directory, **frames, question=_question(directory))
+
+
+def _question(directory: Path) -> str:
+    path = directory / "config.yaml"
+    if not path.is_file():
+        return ""
+    try:
+        return str(yaml.safe_load(path.read_text(encoding="utf-8"))["question"])
+    except (yaml.YAMLError, KeyError, TypeError) as error:
+        raise UserError(f"{path} names no question: written by another version?") from error
 
 
 def _read(path: Path, name: str) -> pd.DataFrame:

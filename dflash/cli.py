@@ -126,7 +126,7 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-# The lab imports torch and transformers; a command that needs neither answers at once.
+# Importing PyTorch and transformers takes seconds: what was asked is checked before that.
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -140,14 +140,19 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _ablate(arguments: argparse.Namespace) -> int:
-    from analysis.summary import write_summary
     from dflash.lab.experiment import load_experiment
-    from dflash.lab.run import run_experiment
 
     experiment = load_experiment(arguments.name, arguments.overrides)
+
+    from analysis.figures import write_figures
+    from analysis.summary import write_summary
+    from dflash.lab.run import run_experiment
+
     finished = run_experiment(_lab(arguments), experiment, arguments.results)
     _say(write_summary(finished.directory).read_text(encoding="utf-8"))
-    _say(f"tables and summary: {finished.directory}")
+    if finished.measured:
+        write_figures(finished.directory, formats=("png",))
+    _say(f"tables, summary and figures: {finished.directory}")
     for arm, seed, error in finished.failed:
         print(f"failed: {arm}, seed {seed}: {error}", file=sys.stderr)
     return 1 if finished.failed else 0
@@ -156,12 +161,14 @@ def _ablate(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace) -> int:
     from dflash.lab.config import compose_config
     from dflash.lab.experiment import arm_config
-    from dflash.lab.single import train_drafters
 
     if arguments.name is None:
         config = compose_config(arguments.overrides)
     else:
         config = arm_config(arguments.name, arguments.overrides)
+
+    from dflash.lab.single import train_drafters
+
     for path in train_drafters(_lab(arguments), config, arguments.output):
         _say(str(path))
     return 0
@@ -169,12 +176,14 @@ def _train(arguments: argparse.Namespace) -> int:
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     from dflash.lab.config import compose_config
-    from dflash.lab.single import evaluate_checkpoint
 
     for override in arguments.overrides:
         if override.lstrip("+~").startswith("drafter"):
             raise UserError(f"{override}: the checkpoint decides what the drafter is")
     config = compose_config(arguments.overrides)
+
+    from dflash.lab.single import evaluate_checkpoint
+
     for line in evaluate_checkpoint(_lab(arguments), config, arguments.checkpoint):
         _say(line)
     return 0
@@ -182,9 +191,11 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 def _generate(arguments: argparse.Namespace) -> int:
     from dflash.lab.config import compose_config
-    from dflash.lab.generate import stream_answer
 
     config = compose_config(arguments.overrides)
+
+    from dflash.lab.generate import stream_answer
+
     stream_answer(
         _lab(arguments),
         config,

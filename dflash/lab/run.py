@@ -20,9 +20,10 @@ from dflash.lab.store import StoreError, no_space_is_user_error
 
 @dataclass(frozen=True)
 class Finished:
-    """Where the tables are, and the cells that failed (arm, seed, error)."""
+    """Where the tables are, how many cells were measured, which failed (arm, seed, error)."""
 
     directory: Path
+    measured: int
     failed: list[tuple[str, int, str]]
 
 
@@ -51,7 +52,7 @@ def run_experiment(lab: Lab, experiment: Experiment, results: Path) -> Finished:
         with no_space_is_user_error(results):
             write_results(directory, result_tables(experiment, outcomes, floors))
     failed = [(o.planned.arm.name, o.seed, o.error) for o in outcomes if o.cell is None]
-    return Finished(directory, failed)
+    return Finished(directory, len(outcomes) - len(failed), failed)
 
 
 def _run(lab: Lab, item: PlannedArm, seed: int) -> Outcome:

@@ -100,6 +100,7 @@ class Store:
                 partial = self.root / f"{key.name}.partial"
                 partial.mkdir(exist_ok=True)
                 work(partial)
+                _drop_leftovers(partial)
                 _write_manifest(partial, key)
                 os.rename(partial, self.path(key))
         return self.path(key)
@@ -141,6 +142,15 @@ def _damaged(entry: Path, what: str) -> StoreError:
     return StoreError(
         f"store entry {entry} is damaged: {what}; delete that directory and run the same command"
     )
+
+
+def _drop_leftovers(partial: Path) -> None:
+    """Remove what writes that were killed half way left: their temporary names begin with a dot."""
+    for path in sorted(partial.rglob(".*"), reverse=True):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _write_manifest(partial: Path, key: Key) -> None:

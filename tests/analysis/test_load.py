@@ -10,6 +10,7 @@ import pytest
 
 from analysis.load import load
 from analysis.schema import TABLES
+from analysis.summary import write_summary
 from dflash.model.errors import UserError
 
 Make = Callable[..., Path]
@@ -80,3 +81,14 @@ def test_malformed_table(make_result: Make, table: str, change: Callable, words:
         frames[table] = change(frames[table])
 
     assert words in fails(make_result(**SMALL, change=apply))
+
+
+def test_the_question_is_read_where_there_is_one(make_result: Make) -> None:
+    directory = make_result()
+    assert load(directory.name, directory.parent).question == ""
+    (directory / "config.yaml").write_text("experiment: toy\nquestion: Does it matter?\n")
+    assert load(directory.name, directory.parent).question == "Does it matter?"
+    assert "\n\nDoes it matter?\n\n" in write_summary(directory, resamples=50).read_text()
+    (directory / "config.yaml").write_text("[]")
+    with pytest.raises(UserError, match=r"config\.yaml names no question"):
+        load(directory.name, directory.parent)
