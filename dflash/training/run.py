@@ -36,6 +36,7 @@ CHATTER = (
     "Checkpoint directory .* exists and is not empty.*",  # that is what resuming means
     ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",
     "Using ModelCheckpoint with manual optimization.*",  # after the step is what we want
+    "You're resuming from a checkpoint that ended before the epoch ended.*",  # step s gets batch s
     ".*does not have many workers.*",  # batches are read from mapped memory
 )
 FINISHED = "clock.json"

@@ -91,5 +91,5 @@ def test_generators_depend_on_every_part_of_the_key():
         return generator_for(stream, *key).random()
 
     assert first("a", 2, 3) == first("a", 2, 3)
-    keys = [("a", 2, 3), ("b", 2, 3), ("a", 0, 3), ("a", 2, 0), ("a", 2)]
-    assert len({first(*key) for key in keys}) == 5
+    keys = [("a", 2, 3), ("b", 2, 3), ("a", 0, 3), ("a", 2, 0)]
+    assert len({first(*key) for key in keys}) == 4

@@ -11,10 +11,12 @@ import yaml
 
 from analysis.load import load
 from dflash.lab import run as run_module
+from dflash.lab.config import compose_config
 from dflash.lab.experiment import load_experiment
 from dflash.lab.results import read_table
 from dflash.lab.run import run_experiment
 from dflash.lab.stages.common import Lab
+from dflash.lab.stages.target import target_info
 from dflash.lab.store import MANIFEST, Store
 from dflash.model.errors import UserError
 from dflash.training import run as training
@@ -167,6 +169,15 @@ def test_what_cannot_work_fails_before_anything_runs(start, lab, write_experimen
     with pytest.raises(UserError, match="layers 0 to 5"):
         start(name=bad_arm)
     assert not any(name.startswith(("rollouts", "train")) for name in built(lab))
+
+
+def test_a_shared_store_does_not_remember_the_device_of_another_machine(
+    lab, small, small_overrides, monkeypatch
+):
+    config = compose_config(small_overrides).target
+    assert target_info(lab, config).device.startswith("cpu ")
+    monkeypatch.setattr("dflash.lab.stages.target.device_name", lambda device: f"other {device}")
+    assert target_info(lab, config).device == "other cpu"
 
 
 def test_a_damaged_entry_stops_the_run_with_its_name(start, lab):

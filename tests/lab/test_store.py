@@ -69,6 +69,19 @@ def test_interrupted_work_is_invisible_and_resumed(store):
     assert (store.build(KEY, resumed) / "part").read_text() == "whole"
 
 
+def test_what_killed_writes_left_is_not_part_of_an_entry(store):
+    def work(directory: Path) -> None:
+        fill(directory)
+        (directory / "sub" / ".big.ab12.bin").write_bytes(b"half")
+        (directory / ".drafter").mkdir()
+        (directory / ".drafter" / "weights").write_bytes(b"half")
+
+    entry = store.build(KEY, work)
+    assert sorted(read_manifest(entry)["files"]) == ["small.txt", "sub/big.bin"]
+    names = {path.relative_to(entry).as_posix() for path in entry.rglob("*")}
+    assert names == {"manifest.json", "small.txt", "sub", "sub/big.bin"}
+
+
 CHILD = """
 import sys, time
 from pathlib import Path
