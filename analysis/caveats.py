@@ -16,6 +16,7 @@ def caveats(result: Result, table: pd.DataFrame) -> list[str]:
     rows = measured(result, headline_source(result))
     return [
         *_where(result, rows),
+        *_start(result),
         *_seeds_and_prompts(result, table, rows),
         *_loops(table, rows),
         *_losslessness(table),
@@ -54,6 +55,22 @@ def _where(result: Result, rows: pd.DataFrame) -> list[str]:
             found = ", ".join(sorted(trained[column].unique()))
             lines.append(f"Runs differ in {column} ({found}): they are not matched.")
     return lines
+
+
+# The near-sighted start is fitted to the control's features, rotary positions and mask vector.
+FITTED = ("drafter.kv.", "drafter.rope.", "drafter.mask_embedding", "drafter.attention.context")
+
+
+def _start(result: Result) -> list[str]:
+    control = result.config.get("control", {})
+    if control.get("train", {}).get("init") != "target":
+        return []
+    return [
+        f"{arm} starts from weights that were fitted to the control's own design "
+        "(train.init=target), which favours the control; train.init=random does not."
+        for arm, diff in result.config["arms"].items()
+        if any(name.startswith(FITTED) for name in diff)
+    ]
 
 
 def _seeds_and_prompts(result: Result, table: pd.DataFrame, rows: pd.DataFrame) -> list[str]:

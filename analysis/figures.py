@@ -28,8 +28,8 @@ def write_figures(
     """Draw what the tables in `directory` (results/<experiment>) allow, into directory/figures.
 
     Returns the files written: `tau` always, `differences` if some arm is paired with a control,
-    `survival` and `conditional` if there are survival counters. Raises UserError as `load` does, or
-    if no arm was measured.
+    `survival`, `conditional` and `marginal` if there are survival counters. Raises UserError as
+    `load` does, or if no arm was measured.
     """
     directory = Path(directory)
     result = load(directory.name, directory.parent)
@@ -40,6 +40,7 @@ def write_figures(
     if len(curves):
         figures["survival"] = plots.survival_by_slot(curves)
         figures["conditional"] = plots.conditional_by_slot(curves)
+        figures["marginal"] = plots.marginal_by_slot(curves)
     return [
         path
         for name, figure in figures.items()

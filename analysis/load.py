@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml
@@ -19,7 +21,7 @@ _DTYPES = {"int": "int64", "float": "float64", "bool": "bool", "bool?": "boolean
 class Result:
     """The four tables of one experiment; columns as documented in `analysis.schema`.
 
-    `question` is what the experiment asks, empty if the folder has no config.yaml.
+    `config` is what the folder's config.yaml says (question, control, arms), empty without one.
     """
 
     experiment: str
@@ -28,7 +30,7 @@ class Result:
     prompts: pd.DataFrame
     steps: pd.DataFrame
     survival: pd.DataFrame
-    question: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load(experiment: str, results_dir: str | Path = "results") -> Result:
@@ -59,17 +61,20 @@ def load(experiment: str, results_dir: str | Path = "results") -> Result:
             raise UserError(
                 f"{directory}/{name}.parquet: run_id={min(strangers)!r} is not in runs.parquet"
             )
-    return Result(experiment, directory, **frames, question=_question(directory))
+    return Result(experiment, directory, **frames, config=_config(directory))
 
 
-def _question(directory: Path) -> str:
+def _config(directory: Path) -> dict[str, Any]:
     path = directory / "config.yaml"
     if not path.is_file():
-        return ""
+        return {}
     try:
-        return str(yaml.safe_load(path.read_text(encoding="utf-8"))["question"])
-    except (yaml.YAMLError, KeyError, TypeError) as error:
-        raise UserError(f"{path} names no question: written by another version?") from error
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not readable as YAML") from error
+    if not isinstance(config, dict) or not {"question", "control", "arms"} <= config.keys():
+        raise UserError(f"{path} lacks question, control or arms: written by another version?")
+    return config
 
 
 def _read(path: Path, name: str) -> pd.DataFrame:

@@ -143,6 +143,12 @@ def conditional_by_slot(curves: pd.DataFrame) -> Figure:
     return _by_slot(curves, "conditional", "P(slot k accepted | all before)")
 
 
+@_styled
+def marginal_by_slot(curves: pd.DataFrame) -> Figure:
+    """P(slot k right), whatever came before it, against k, with bands; from `slot_curves`."""
+    return _by_slot(curves, "marginal", "P(slot k right)")
+
+
 def _by_slot(curves: pd.DataFrame, name: str, ylabel: str) -> Figure:
     _require(curves, "no survival counters were written")
     figure = Figure(figsize=(COLUMN_WIDTH, 2.7), layout="constrained")
@@ -156,7 +162,7 @@ def _by_slot(curves: pd.DataFrame, name: str, ylabel: str) -> Figure:
             slots, rows[name], marker=look.marker, ls=look.line, color=look.colour, mfc=look.face,
             mew=0.9,
         )  # fmt: skip
-    axes.set_ylim(0, 1.02 if name == "conditional" else None)
+    axes.set_ylim(0, None if name == "survival" else 1.02)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     anchors = curves.loc[curves["slot"] == curves["slot"].min(), "reached"].max()
     axes.set_xlabel(f"slot k (n ≤ {anchors:,} anchors per arm)\nband: {_band(curves)}")

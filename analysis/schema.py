@@ -68,7 +68,9 @@ STEPS = {
     "source": Column("str", "'replay' or 'decode'"),
     "step": Column("int", "0-based step of the walk"),
     "anchor": Column("int", "absolute position of the anchor"),
-    "accepted": Column("int", "draft tokens verified, before truncation"),
+    "accepted": Column(
+        "int", "draft tokens the target agreed with; in replay up to the answer's end"
+    ),
     "emitted": Column("int", "tokens emitted, after truncation"),
     "t_draft": Column("float", "seconds of drafting; NaN in replay"),
     "t_verify": Column("float", "seconds of verification; NaN in replay"),
@@ -82,6 +84,8 @@ SURVIVAL = {
     "reached": Column("int", "anchors whose slots 1..k-1 all matched and whose label k exists"),
     "accepted": Column("int", "of those, anchors whose slot k matched"),
     "censored": Column("int", "anchors whose slots 1..k-1 matched, label k beyond the answer"),
+    "labelled": Column("int", "anchors whose label k exists, whatever came before"),
+    "correct": Column("int", "of those, anchors whose slot k matched"),
 }
 
 TABLES = {"runs": RUNS, "prompts": PROMPTS, "steps": STEPS, "survival": SURVIVAL}

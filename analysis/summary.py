@@ -39,7 +39,7 @@ def render(result: Result, table: pd.DataFrame) -> str:
     drafters = everything[everything["kind"] == "drafter"]
     sections = [
         f"# {result.experiment}",
-        result.question,
+        str(result.config.get("question", "")),
         "Tokens emitted per target call (τ): mean over prompts, averaged over seeds, 95% interval.",
         _tau_table(drafters),
         "## Difference to the control\n\nPaired by prompt and seed; p: Wilcoxon signed-rank over "

@@ -1,4 +1,4 @@
-"""Survival and conditional acceptance by slot, from additive counters (design §9, `survival`)."""
+"""Survival, conditional and marginal acceptance by slot, from additive counters (`survival`)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _Z = 1.959963984540054  # two-sided 95% of a standard normal
 
 def slot_curves(result: Result, bench: str = "all") -> pd.DataFrame:
     """One row per arm and slot: `reached` and `accepted` (sums over seeds and benches),
-    `conditional` = accepted / reached, `survival` = product of the conditionals up to the slot, and
-    a band for both.
+    `conditional` = accepted / reached, `survival` = product of the conditionals up to the slot,
+    `marginal` = correct / labelled whatever came before, and a band for each.
 
     The product is Kaplan and Meier's estimate: anchors whose next label lies beyond the answer
     leave the risk set instead of counting as failures. Bands (`*_low`, `*_high`): the range over
@@ -34,40 +34,50 @@ def slot_curves(result: Result, bench: str = "all") -> pd.DataFrame:
     columns = ["arm", "invalid", "seeds", "slot", "reached", "accepted"]
     columns += ["conditional", "conditional_low", "conditional_high"]
     columns += ["survival", "survival_low", "survival_high"]
+    columns += ["marginal", "marginal_low", "marginal_high"]
     return pd.concat(frames)[columns] if frames else pd.DataFrame(columns=columns)
 
 
 def _curve(rows: pd.DataFrame) -> pd.DataFrame:
-    """The curve of one arm; rows: slot, seed, reached, accepted."""
-    sums = rows.groupby(["slot", "seed"])[["reached", "accepted"]].sum()
-    reached = sums["reached"].unstack("seed").fillna(0).to_numpy(dtype=float)  # [K, S]
-    accepted = sums["accepted"].unstack("seed").fillna(0).to_numpy(dtype=float)  # [K, S]
-    total, kept = reached.sum(axis=1), accepted.sum(axis=1)  # [K]
-    conditional = _ratio(kept, total)
-    survival = np.cumprod(conditional)
-    seeds = reached.shape[1]
-    if seeds > 1:
-        each = _ratio(accepted, reached)  # [K, S]
-        conditional_band = each.min(axis=1), each.max(axis=1)
-        each = np.cumprod(each, axis=0)
-        survival_band = each.min(axis=1), each.max(axis=1)
-    else:
-        conditional_band = wilson(kept, total)
-        survival_band = greenwood(kept, total)
+    """The curve of one arm; rows: slot, seed and the counters."""
+    sums = rows.groupby(["slot", "seed"])[["reached", "accepted", "labelled", "correct"]].sum()
+    by_seed = {
+        name: sums[name].unstack("seed").fillna(0).to_numpy(dtype=float)  # [K, S]
+        for name in sums.columns
+    }
+    total = {name: counts.sum(axis=1) for name, counts in by_seed.items()}  # [K]
+    several = by_seed["reached"].shape[1] > 1
+    conditional = _ratio(total["accepted"], total["reached"])
+    each = _ratio(by_seed["accepted"], by_seed["reached"])  # [K, S]
+    alone = _ratio(by_seed["correct"], by_seed["labelled"])  # [K, S]
+    bands = {
+        "conditional": _range(each) if several else wilson(total["accepted"], total["reached"]),
+        "survival": _range(np.cumprod(each, axis=0))
+        if several
+        else greenwood(total["accepted"], total["reached"]),
+        "marginal": _range(alone) if several else wilson(total["correct"], total["labelled"]),
+    }
+    values = {
+        "conditional": conditional,
+        "survival": np.cumprod(conditional),
+        "marginal": _ratio(total["correct"], total["labelled"]),
+    }
     return pd.DataFrame(
         {
             "slot": sums.index.unique("slot"),
-            "seeds": seeds,
-            "reached": total.astype(int),
-            "accepted": kept.astype(int),
-            "conditional": conditional,
-            "conditional_low": conditional_band[0],
-            "conditional_high": conditional_band[1],
-            "survival": survival,
-            "survival_low": survival_band[0],
-            "survival_high": survival_band[1],
+            "seeds": by_seed["reached"].shape[1],
+            "reached": total["reached"].astype(int),
+            "accepted": total["accepted"].astype(int),
+            **values,
+            **{f"{name}_low": band[0] for name, band in bands.items()},
+            **{f"{name}_high": band[1] for name, band in bands.items()},
         }
     )
+
+
+def _range(each: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Smallest and largest of the seeds, per slot; `each` is [K, S]."""
+    return each.min(axis=1), each.max(axis=1)
 
 
 def _ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:

@@ -62,7 +62,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser = build_parser()
     arguments, rest = parser.parse_known_args(argv)
     # argparse does not collect positionals that follow an option; overrides may stand anywhere.
-    strange = [word for word in rest if word.startswith("--") or "=" not in word]
+    strange = [word for word in rest if not _is_override(word)]
     if strange:
         raise UserError(f"{strange[0]!r} is not understood; see `dflash {arguments.verb} --help`")
     if arguments.verb == "train" and "=" in (arguments.name or ""):
@@ -73,6 +73,10 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         options.append(f"seeds=[{arguments.seeds}]")
     arguments.overrides = [*options, *arguments.overrides, *rest]
     return arguments
+
+
+def _is_override(word: str) -> bool:
+    return not word.startswith("--") and ("=" in word or word.startswith("~"))
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -70,6 +70,14 @@ def recorded(monkeypatch):
         ["--tier", "smoke", "train.lr=0.5", "--seeds", "3,4", "drafter.num_layers=3"],
         ["train.lr=0.5", "drafter.num_layers=3", "--tier", "smoke", "--seeds", "3,4"],
         ["train.lr=0.5", "tier=smoke", "drafter.num_layers=3", "seeds=[3,4]"],
+        [
+            "--tier",
+            "smoke",
+            "~data.eval.gsm8k",
+            "train.lr=0.5",
+            "drafter.num_layers=3",
+            "--seeds=3,4",
+        ],
     ],
 )
 def test_options_and_overrides_mix_in_any_order(argv, recorded, tmp_path):

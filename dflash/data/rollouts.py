@@ -24,6 +24,7 @@ from dflash.data.wording import Prompt
 from dflash.model.errors import UserError
 from dflash.target import Target
 from dflash.target.files import replacing
+from dflash.target.load import context_limit
 
 Finish = Literal["stop", "length", "loop"]
 SHARD_ROWS = 64  # answers lost at most by a kill
@@ -164,13 +165,14 @@ def _answer_turn(
     turn = asked[0].turn
     bar = tqdm(total=len(asked), desc=f"answers, turn {turn + 1}", disable=not progress, unit="row")
     bar.update(len(answers))
+    left = set(directory.glob(f"turn{turn}-shard*.parquet"))
     for start in range(0, len(missing), SHARD_ROWS):
         rows = missing[start : start + SHARD_ROWS]
         path = directory / f"turn{turn}-shard{start // SHARD_ROWS:05d}.parquet"
-        if path.exists():
-            made = [row.answer_ids for row in read_rollouts(path)]
-        else:
-            prompts = [asked[index].prompt_ids for index in rows]
+        left.discard(path)
+        prompts = [asked[index].prompt_ids for index in rows]
+        made = _resumed(path, prompts)
+        if made is None:
             shard_seed = seed + 1_000_003 * turn + start
             made = generate_batch(target, prompts, max_new_tokens, temperature, shard_seed)
             write_rollouts(
@@ -179,15 +181,28 @@ def _answer_turn(
         answers.update(zip(rows, made, strict=True))
         bar.update(len(rows))
     bar.close()
+    for path in left:  # of an earlier call with more to answer
+        path.unlink()
     return [_finished(row, answers[index], target) for index, row in enumerate(asked)]
+
+
+def _resumed(path: Path, prompts: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+    """The answers of a stored shard, if it answers these very prompts."""
+    if not path.exists():
+        return None
+    rows = read_rollouts(path)
+    same = len(rows) == len(prompts) and all(
+        np.array_equal(row.prompt_ids, prompt) for row, prompt in zip(rows, prompts, strict=True)
+    )
+    return [row.answer_ids for row in rows] if same else None
 
 
 def _check_room(target: Target, asked: Sequence[Rollout], max_new_tokens: int) -> None:
     """Before anything is generated: the longest prompts come last."""
-    context = target.model.config.max_position_embeddings
+    context = context_limit(target.model)
     for row in asked:
         length = len(row.prompt_ids)
-        if length + max_new_tokens > context:
+        if context is not None and length + max_new_tokens > context:
             raise UserError(
                 f"prompt {row.prompt_id!r} (turn {row.turn + 1}) has {length} tokens, which leaves "
                 f"no room for {max_new_tokens} new ones in the target's context of {context}"

@@ -25,7 +25,6 @@ __all__ = [
     "Clock",
     "causal_lm_of",
     "check_prompt",
-    "context_limit",
     "evaluating",
 ]
 
@@ -33,12 +32,6 @@ __all__ = [
 def causal_lm_of(target: Target | PreTrainedModel) -> PreTrainedModel:
     """The Hugging Face causal language model inside ``target``, or ``target`` itself."""
     return target.model if isinstance(target, Target) else target
-
-
-def context_limit(model: PreTrainedModel) -> int | None:
-    """Positions the model was made for, or None where its config does not say."""
-    limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-    return None if limit is None else int(limit)
 
 
 class Clock:

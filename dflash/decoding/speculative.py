@@ -16,13 +16,13 @@ from dflash.decoding.cached import (
     Clock,
     causal_lm_of,
     check_prompt,
-    context_limit,
     evaluating,
 )
 from dflash.decoding.verify import VERIFIERS, MatchVerifier, count_emitted, draw_tokens
 from dflash.metrics import AcceptanceCounter
 from dflash.model import DFlashDraftModel, UserError
 from dflash.target import TapRecorder, Target
+from dflash.target.load import context_limit
 
 __all__ = ["Generation", "OnStep", "Step", "dflash_generate"]
 
@@ -76,6 +76,17 @@ class Generation:
     def acceptance_lengths(self) -> list[int]:
         """Tokens emitted by each step; they sum to ``num_output_tokens - 1`` (0 for no output)."""
         return [step.emitted for step in self.steps]
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds: ``prefill``; ``draft``, ``verify`` and ``host`` over all steps; ``decode``."""
+        return {
+            "prefill": self.prefill_seconds,
+            "draft": sum(step.t_draft for step in self.steps),
+            "verify": sum(step.t_verify for step in self.steps),
+            "host": sum(step.t_host for step in self.steps),
+            "decode": self.decode_seconds,
+        }
 
     def acceptance(self) -> AcceptanceCounter:
         """Counts of this sequence."""

@@ -46,8 +46,9 @@ class Printer:
         self._console = console
         self._stream = stream
 
-    def legend(self) -> None:
-        """Say what the colours or brackets mean."""
+    def legend(self, drafter: Path) -> None:
+        """Say who drafts, and what the colours or brackets mean."""
+        self._console.print(f"drafter: {drafter}", soft_wrap=True, markup=False)
         marked = self._marked("drafted and accepted", DRAFTED)
         own = self._marked("the target's own: a correction, or a bonus after a whole block", OWN)
         self._console.print(Text.assemble(marked, " ", own, "\n"), soft_wrap=True)
@@ -92,7 +93,7 @@ def stream_answer(
     target = lab.target(config.target)
     console = console or Console(highlight=False)
     printer = Printer(console, TextStream(target.decode, target.stop_token_ids))
-    printer.legend()
+    printer.legend(trained.checkpoint)
     ids = target.encode_chat([{"role": "user", "content": prompt}])
     result = dflash_generate(
         trained.load(target),

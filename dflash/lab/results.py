@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from dflash.model.errors import UserError
 from dflash.target.files import replacing
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 VERSION_KEY = b"dflash_schema_version"
 
 Row = dict[str, Any]
@@ -74,7 +74,7 @@ STEPS = pa.schema(
         ("turn", pa.int64()),
         ("source", pa.string()),
         ("step", pa.int64()),
-        ("anchor", pa.int64()),  # index into the answer
+        ("anchor", pa.int64()),  # absolute position
         ("accepted", pa.int64()),
         ("emitted", pa.int64()),
         ("t_draft", pa.float64()),
@@ -90,6 +90,8 @@ SURVIVAL = pa.schema(
         ("reached", pa.int64()),
         ("accepted", pa.int64()),
         ("censored", pa.int64()),
+        ("labelled", pa.int64()),
+        ("correct", pa.int64()),
     ]
 )
 TABLES = {"runs": RUNS, "prompts": PROMPTS, "steps": STEPS, "survival": SURVIVAL}

@@ -16,6 +16,8 @@ from dflash.lab.stages.train import Trained
 from dflash.lab.store import Store
 from dflash.model.errors import UserError
 
+IDENTITY = ("source", "revision")  # of a target, whatever it is called and runs on
+
 
 def train_drafters(lab: Lab, config: LabConfig, output: Path | None) -> Iterator[Path]:
     """Train one drafter per seed (0 when none is given); yields each checkpoint's folder.
@@ -83,7 +85,10 @@ def latest_drafter(store: Store, config: LabConfig) -> Trained:
     """
     for entry in filter(Trained.readable, reversed(store.entries("train"))):
         trained = Trained.of_entry(entry)
-        if trained.facts["config"]["target"]["source"] == config.target.source:
+        known = trained.facts["config"]
+        honest = known["drafter"]["attention"]["leak"] == 0  # a negative control is of no use
+        same = all(known["target"][name] == getattr(config.target, name) for name in IDENTITY)
+        if honest and same:
             return trained
     raise UserError(
         f"no drafter for {config.target.name} in {store.root}; train one with "

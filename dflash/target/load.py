@@ -124,6 +124,12 @@ class Target:
             return recorder.features()
 
 
+def context_limit(model: Any) -> int | None:
+    """Positions the model was made for, or None where its config does not say."""
+    limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    return None if limit is None else int(limit)
+
+
 def load_target(config: TargetConfig, cache_dir: Path) -> Target:
     """Load a target, frozen and in eval mode.
 
@@ -194,6 +200,17 @@ def _resolve(config: TargetConfig, cache_dir: Path) -> Origin:
             directory, ("*.safetensors", "config.json"), cache_dir / "stamps" / f"{memory}.json"
         )
         return Origin(str(directory), None, digest_of(stamps))
+    commit = hub_commit(config)
+    return Origin(source, commit, f"{source}@{commit}")
+
+
+def hub_commit(config: TargetConfig) -> str:
+    """The commit that ``target.source`` and ``target.revision`` mean at this moment.
+
+    Raises:
+        UserError: neither a directory nor a hub id, or a hub that gives no such model.
+    """
+    source = config.source
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) or source.startswith("."):
         raise UserError.of("target.source", source, "a directory that exists, or a hub id")
     try:
@@ -205,7 +222,7 @@ def _resolve(config: TargetConfig, cache_dir: Path) -> Origin:
     commit = getattr(described, "_commit_hash", None)
     if commit is None:
         raise UserError.of("target.source", source, "a hub model with a commit to name it by")
-    return Origin(source, commit, f"{source}@{commit}")
+    return str(commit)
 
 
 def _unreadable(config: TargetConfig, error: Exception) -> UserError:

@@ -12,15 +12,13 @@ from pydantic import ConfigDict
 
 from dflash.model.errors import UserError
 
-PAPER_GAMMA = {16: 7.0, 10: 5.0, 8: 4.0}  # paper A.1, by block size
-
 
 @dataclass(frozen=True)
 class LossConfig:
     """Loss of a slot and weight of its position.
 
-    ``gamma=None`` takes the paper's value for the block size, else ``block_size / 2 - 1`` (at
-    least 1), a line close to the paper's three points.
+    ``gamma=None`` lies on the two straight lines through the paper's three points (A.1): 4 at block
+    size 8, 5 at 10 and 7 at 16.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -37,7 +35,7 @@ class LossConfig:
         """Decay length in slots."""
         if self.gamma is not None:
             return self.gamma
-        return PAPER_GAMMA.get(block_size, max(1.0, block_size / 2 - 1))
+        return min(block_size / 2, (block_size + 5) / 3)
 
 
 @dataclass(frozen=True)

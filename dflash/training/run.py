@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 import numpy as np
@@ -28,6 +28,7 @@ from dflash.training.config import TrainConfig
 from dflash.training.datamodule import DrafterData
 from dflash.training.init import INITIALISERS
 from dflash.training.module import Borrowed, DrafterTraining
+from dflash.training.precision import precision_of
 
 CHECKPOINT = "last.ckpt"
 DRAFTER = "drafter"
@@ -192,7 +193,7 @@ def build_trainer(
         accelerator=device.type,
         devices=devices_of(config, device),
         strategy=config.strategy,
-        precision=precision_of(config.precision, device),
+        precision=cast(Any, precision_of(config.precision, device)),
         logger=LOGGERS[config.logger](directory),
         callbacks=[clock, resume_points, *bars],
         log_every_n_steps=1,
@@ -215,15 +216,6 @@ def devices_of(config: TrainConfig, device: torch.device) -> int | list[int]:
     if config.devices == 1 and device.type == "cuda":
         return [device.index or 0]
     return config.devices
-
-
-def precision_of(name: str, device: torch.device) -> Any:
-    """Lightning's precision. ``auto`` is bf16 autocast only where the device has fast bf16."""
-    if name != "auto":
-        return name
-    if device.type == "cuda":
-        return "bf16-mixed" if torch.cuda.is_bf16_supported() else "32-true"
-    return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
 
 
 def csv_logger(directory: Path) -> CSVLogger:

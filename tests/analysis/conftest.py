@@ -79,6 +79,7 @@ def _answers(
         survival += [
             {"run_id": run["run_id"], "bench": bench, "slot": slot}
             | {"reached": int(reached[slot]), "accepted": int(accepted_at[slot]), "censored": slot}
+            | {"labelled": int(reached[1]), "correct": int(accepted_at[slot])}
             for slot in range(1, BLOCK_SIZE)
         ]
     return prompts, steps, survival

@@ -83,12 +83,12 @@ def test_malformed_table(make_result: Make, table: str, change: Callable, words:
     assert words in fails(make_result(**SMALL, change=apply))
 
 
-def test_the_question_is_read_where_there_is_one(make_result: Make) -> None:
+def test_the_configuration_is_read_where_there_is_one(make_result: Make) -> None:
     directory = make_result()
-    assert load(directory.name, directory.parent).question == ""
-    (directory / "config.yaml").write_text("experiment: toy\nquestion: Does it matter?\n")
-    assert load(directory.name, directory.parent).question == "Does it matter?"
+    assert load(directory.name, directory.parent).config == {}
+    (directory / "config.yaml").write_text("question: Does it matter?\ncontrol: {}\narms: {}\n")
+    assert load(directory.name, directory.parent).config["question"] == "Does it matter?"
     assert "\n\nDoes it matter?\n\n" in write_summary(directory, resamples=50).read_text()
     (directory / "config.yaml").write_text("[]")
-    with pytest.raises(UserError, match=r"config\.yaml names no question"):
+    with pytest.raises(UserError, match=r"config\.yaml lacks question, control or arms"):
         load(directory.name, directory.parent)

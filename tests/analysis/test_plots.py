@@ -65,7 +65,11 @@ def test_prompts_stamps_and_verdicts_are_written(table: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize(
     ("plot", "column"),
-    [(plots.survival_by_slot, "survival"), (plots.conditional_by_slot, "conditional")],
+    [
+        (plots.survival_by_slot, "survival"),
+        (plots.conditional_by_slot, "conditional"),
+        (plots.marginal_by_slot, "marginal"),
+    ],
 )
 def test_curves_are_the_measured_points(result: Result, plot: Callable, column: str) -> None:
     curves = slot_curves(result)
@@ -88,6 +92,7 @@ def test_nothing_lies_outside_the_page(table: pd.DataFrame, result: Result) -> N
         plots.forest(table),
         plots.survival_by_slot(curves),
         plots.conditional_by_slot(curves),
+        plots.marginal_by_slot(curves),
     ):
         canvas = FigureCanvasAgg(figure)
         canvas.draw()  # settles the layout
@@ -119,7 +124,7 @@ def test_figures_are_saved_in_three_formats_and_reproducible(make_result: Make) 
     paths = write_figures(directory, resamples=100)
     assert {path.name for path in paths} == {
         f"{name}.{suffix}"
-        for name in ("tau", "differences", "survival", "conditional")
+        for name in ("tau", "differences", "survival", "conditional", "marginal")
         for suffix in ("png", "svg", "pdf")
     }
     before = [path.read_bytes() for path in paths]

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from analysis.summary import write_summary
 from analysis.verdict import conclude
@@ -132,7 +133,7 @@ def no_rows(frames: dict[str, pd.DataFrame]) -> None:
         "degenerate source ar_seconds spec_seconds lossless first_divergence",
         "steps": "run_id bench prompt_id turn source step anchor accepted emitted t_draft "
         "t_verify t_host",
-        "survival": "run_id bench slot reached accepted censored",
+        "survival": "run_id bench slot reached accepted censored labelled correct",
     }
     for name, names in columns.items():
         frames[name] = pd.DataFrame(columns=names.split())
@@ -227,6 +228,23 @@ def test_runs_that_are_not_matched_are_named(make_result: Make) -> None:
         runs.loc[runs["arm"] == "worse", "dtype"] = "bfloat16"
 
     assert "Runs differ in dtype (bfloat16, float32)" in read(make_result(change=change))[0]
+
+
+@pytest.mark.parametrize(
+    ("init", "diff", "said"),
+    [
+        ("target", {"drafter.rope.context": False}, True),
+        ("target", {"drafter.attention.qk_norm": "none"}, False),
+        ("random", {"drafter.rope.context": False}, False),
+    ],
+)
+def test_a_start_fitted_to_the_control_is_named(
+    make_result: Make, init: str, diff: dict, said: bool
+) -> None:
+    directory = make_result()
+    config = {"question": "q?", "control": {"train": {"init": init}}, "arms": {"worse": diff}}
+    (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    assert ("worse starts from weights that were fitted" in read(directory)[0]) is said
 
 
 def test_answers_of_one_token_have_no_tau(make_result: Make) -> None:

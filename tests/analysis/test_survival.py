@@ -24,6 +24,10 @@ def counters(matches: list[int], exist: list[int], slots: int) -> pd.DataFrame:
         rows.append(
             {"slot": slot, "reached": len(reached), "accepted": sum(m >= slot for m in reached)}
             | {"censored": sum(e < slot for m, e in alive if e >= slot - 1)}
+            | {
+                "labelled": sum(e >= slot for e in exist),
+                "correct": sum(m >= slot for m in matches),
+            }
         )
     return pd.DataFrame(rows)
 
@@ -53,6 +57,22 @@ def test_a_block_cut_by_the_end_is_not_a_failure(make_result: Make) -> None:
     curve = result_with(make_result, [counters([3, 2], [3, 2], 3)])
     np.testing.assert_allclose(curve["survival"], [1, 1, 1])
     assert curve["reached"].tolist() == [2, 2, 1]
+
+
+def test_marginal_counts_slots_whatever_came_before(make_result: Make) -> None:
+    """V3: conditional acceptance needs the slots before, marginal accuracy does not."""
+    one = counters([0, 3], [3, 3], 3).assign(correct=[1, 2, 2])
+    curve = result_with(make_result, [one])
+    np.testing.assert_allclose(curve["marginal"], [1 / 2, 1, 1])
+    np.testing.assert_allclose(curve["survival"], [1 / 2, 1 / 2, 1 / 2])
+    assert (curve["marginal_low"] < curve["marginal"]).all()
+
+
+def test_marginal_band_is_the_range_of_seeds(make_result: Make) -> None:
+    one = counters([0, 3], [3, 3], 3).assign(correct=[1, 2, 2])
+    two = result_with(make_result, [one, one.assign(correct=[2, 2, 0])])
+    assert two["marginal_low"].tolist() == [0.5, 1, 0]
+    assert two["marginal_high"].tolist() == [1, 1, 1]
 
 
 def test_band_is_the_range_of_seeds(make_result: Make) -> None:

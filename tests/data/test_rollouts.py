@@ -96,6 +96,20 @@ def test_later_turns_carry_the_targets_own_answers(target, tmp_path):
     assert len(said) == 6
 
 
+def test_stored_shards_of_other_prompts_are_not_resumed(target, tmp_path, monkeypatch):
+    with pytest.MonkeyPatch.context() as patch:
+        count_calls(patch, stop_before=2)
+        with pytest.raises(KeyboardInterrupt):
+            build(target, tmp_path / "killed")
+    edited = [*PROMPTS[:1], Prompt("set/1", "code", ("A",)), *PROMPTS[2:4]]
+    again = count_calls(monkeypatch)
+    resumed = build(target, tmp_path / "killed", edited)
+    assert again == [2, 2, 2, 1]  # both stored shards held a prompt that has gone
+    assert plain(resumed) == plain(build(target, tmp_path / "new", edited))
+    names = sorted(path.name for path in (tmp_path / "killed").iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "new").iterdir())
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("done", [0, 1, 2, 3, 4])
 def test_a_killed_run_goes_on_where_it_was(target, tmp_path, monkeypatch, temperature, done):

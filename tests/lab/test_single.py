@@ -14,8 +14,12 @@ from dflash.lab.experiment import arm_config
 from dflash.lab.generate import Printer, TextStream, stream_answer
 from dflash.lab.single import evaluate_checkpoint, latest_drafter, train_drafters
 from dflash.lab.stages.common import Lab
+from dflash.lab.stages.target import target_info
+from dflash.lab.stages.train import Trained, train_key
 from dflash.lab.store import Store
+from dflash.model import DFlashDraftModel
 from dflash.model.errors import UserError
+from dflash.training.precision import precision_of
 
 
 @pytest.fixture
@@ -118,3 +122,48 @@ def test_entries_of_another_version_are_passed_over(lab, config, tmp_path):
     facts = newest / "train.json"
     facts.write_text(facts.read_text(encoding="utf-8").replace('"path"', '"checkpoint"'))
     assert latest_drafter(lab.store, config).checkpoint == paths[0]
+
+
+def test_a_negative_control_is_not_what_generate_takes(lab, config, small_overrides):
+    honest, _ = train_drafters(lab, config, None)
+    leaky = compose_config([*small_overrides, "drafter.attention.leak=1", "seeds=[7]"])
+    (path,) = train_drafters(lab, leaky, None)
+    assert path != honest
+    assert latest_drafter(lab.store, config).checkpoint.parent.name.startswith("train-")
+    assert latest_drafter(lab.store, config).checkpoint != path
+
+
+def test_a_drafter_in_bf16_keeps_its_rotary_frequencies(lab, config, small_overrides):
+    (path,) = train_drafters(lab, compose_config([*small_overrides, "seeds=[0]"]), None)
+    exact = DFlashDraftModel.from_pretrained(path).rotary_emb.inv_freq
+    rounded = compose_config([*small_overrides, "target.dtype=bfloat16"])
+    drafter = Trained.of_checkpoint(path).load(lab.target(rounded.target))
+    assert drafter.dtype == torch.bfloat16
+    assert drafter.rotary_emb.inv_freq.dtype == torch.float32
+    assert torch.equal(drafter.rotary_emb.inv_freq, exact)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("target.attn_implementation=sdpa", "target.attn_implementation=eager"),
+        ("train.precision=32-true", "train.precision=bf16-mixed"),
+        (
+            "data={mode: online, feature_dtype: float32}",
+            "data={mode: online, feature_dtype: bfloat16}",
+        ),
+    ],
+)
+def test_what_changes_a_drafter_is_in_its_key(lab, small, small_overrides, one, other):
+    names = []
+    for override in (one, other):
+        config = compose_config([*small_overrides, override])
+        info = target_info(lab, config.target)
+        names.append(train_key(config, 0, info.identity, "rollouts", None).name)
+    assert names[0] != names[1]
+    same = compose_config([*small_overrides, "train.precision=32-true"])
+    auto = compose_config([*small_overrides, "train.precision=auto"])
+    if precision_of("auto", torch.device("cpu")) == "32-true":
+        assert train_key(same, 0, info.identity, "r", None) == train_key(
+            auto, 0, info.identity, "r", None
+        )

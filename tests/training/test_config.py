@@ -7,7 +7,7 @@ from dflash.training.config import LossConfig, TrainConfig
 
 
 @pytest.mark.parametrize(
-    ("block_size", "gamma"), [(16, 7), (10, 5), (8, 4), (12, 5), (6, 2), (4, 1), (2, 1)]
+    ("block_size", "gamma"), [(16, 7), (10, 5), (8, 4), (13, 6), (6, 3), (5, 2.5), (2, 1), (31, 12)]
 )
 def test_gamma_by_block_size(block_size, gamma):
     assert LossConfig().gamma_for(block_size) == gamma

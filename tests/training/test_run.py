@@ -16,11 +16,11 @@ from dflash.model import DFlashDraftModel, UserError
 from dflash.training import run as module
 from dflash.training.config import TrainConfig
 from dflash.training.module import DrafterTraining
+from dflash.training.precision import precision_of
 from dflash.training.run import (
     build_drafter,
     devices_of,
     frequent_tokens,
-    precision_of,
     total_steps,
     trainable_rows,
 )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 
 from dflash.data.overlap import drop_overlap
-from dflash.data.prompts import load_prompts
+from dflash.data.prompts import load_prompts, prompt_versions
 from dflash.data.rollouts import Rollout, build_rollouts, read_rollouts, write_rollouts
 from dflash.data.wording import Prompt, set_name
 from dflash.lab.config import LabConfig
@@ -52,10 +52,13 @@ class Answers:
 def answers_key(config: LabConfig, split: Split, identity: dict[str, str]) -> Key:
     """Key of a split's rollouts; training depends on evaluation, whose prompts it leaves out."""
     data = config.data
+    sets = {**data.eval, **data.train} if split == "train" else data.eval
+    asked = sorted(name for name, count in sets.items() if count)
     parts = {
         "split": split,
         "target": identity,
         "eval": data.eval,
+        "prompts": prompt_versions(asked),
         "new_tokens": data.train_new_tokens if split == "train" else data.eval_new_tokens,
         "temperature": data.temperature,
         "seed": data.seed,

@@ -93,13 +93,15 @@ def build_decode(
 
 
 def _chosen(config: LabConfig, evaluation: Answers) -> dict[int, tuple[Rollout, str]]:
-    """The first prompts of every benchmark, by their index among the answers."""
-    taken: dict[str, int] = {}
+    """All turns of the first prompts of every benchmark, by their index among the answers."""
+    taken: dict[str, list[str]] = {}  # bench -> prompts
     chosen: dict[int, tuple[Rollout, str]] = {}
     pairs = zip(evaluation.rollouts(), evaluation.benches(), strict=True)
     for index, (rollout, bench) in enumerate(pairs):
-        if taken.get(bench, 0) < config.decode.prompts_per_bench:
-            taken[bench] = taken.get(bench, 0) + 1
+        prompts = taken.setdefault(bench, [])
+        if rollout.prompt_id not in prompts and len(prompts) < config.decode.prompts_per_bench:
+            prompts.append(rollout.prompt_id)
+        if rollout.prompt_id in prompts:
             chosen[index] = (rollout, bench)
     return chosen
 

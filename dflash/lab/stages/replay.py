@@ -50,6 +50,7 @@ def build_replay(
             evaluation.rollouts(),
             None if features is None else features.open(),
             width=config.decode.width,
+            slots="all",  # for the marginal curve
         )
         write_replay(directory, rows, evaluation)
 

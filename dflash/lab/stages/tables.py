@@ -108,13 +108,14 @@ def _step_rows(row: ReplayRow, rollout: Rollout, bench: str) -> Iterable[Row]:
 
 def _survival_rows(bench: str, rows: Sequence[ReplayRow]) -> Iterable[Row]:
     counts = reduce(add, (row.survival("all") for row in rows))
-    columns = (counts.reached, counts.accepted, counts.censored)
-    for slot, (reached, accepted, censored) in enumerate(zip(*columns, strict=True), start=1):
-        yield {
-            "run_id": "",
-            "bench": bench,
-            "slot": slot,
-            "reached": int(reached),
-            "accepted": int(accepted),
-            "censored": int(censored),
-        }
+    alone = reduce(add, (row.marginals("all") for row in rows))
+    columns = {
+        "reached": counts.reached,
+        "accepted": counts.accepted,
+        "censored": counts.censored,
+        "labelled": alone.labelled,
+        "correct": alone.correct,
+    }
+    for index in range(len(counts.reached)):
+        own = {name: int(values[index]) for name, values in columns.items()}
+        yield {"run_id": "", "bench": bench, "slot": index + 1} | own

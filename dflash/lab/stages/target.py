@@ -15,7 +15,7 @@ from dflash.lab.stages.common import Code, Lab, read_json, write_json
 from dflash.lab.store import Key
 from dflash.model.errors import UserError
 from dflash.target import TargetConfig, check_mask_token
-from dflash.target.load import device_of
+from dflash.target.load import device_of, hub_commit
 
 CODE = Code(
     roots=("dflash.lab.stages.target", "dflash.target.load"),
@@ -35,6 +35,7 @@ class TargetInfo:
 
     fingerprint: str
     template_hash: str
+    attention: str
     num_layers: int
     device: str
     hf_config: PretrainedConfig
@@ -42,7 +43,11 @@ class TargetInfo:
     @property
     def identity(self) -> dict[str, str]:
         """What makes answers and features of this target differ from another's."""
-        return {"fingerprint": self.fingerprint, "template": self.template_hash}
+        return {
+            "fingerprint": self.fingerprint,
+            "template": self.template_hash,
+            "attention": self.attention,
+        }
 
 
 def target_key(config: TargetConfig) -> Key:
@@ -68,6 +73,7 @@ def target_info(lab: Lab, config: TargetConfig) -> TargetInfo:
         facts = {
             "fingerprint": target.fingerprint,
             "template_hash": target.template_hash,
+            "attention": config.attn_implementation,
             "num_layers": target.num_layers,
         }
         write_json(directory / "target.json", facts)
@@ -88,11 +94,11 @@ def _signature(config: TargetConfig) -> str:
             raise UserError.of(
                 "target.source", config.source, f"an installed package: pip install {package}"
             ) from None
-    directory = Path(config.source)
+    directory = Path(config.source).expanduser()
     if directory.is_dir():
         digest = hashlib.sha256()
         for path in sorted(directory.iterdir()):
             stat = path.stat()
             digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
         return digest.hexdigest()[:16]
-    return config.revision or "main"
+    return hub_commit(config)

@@ -23,6 +23,8 @@ from dflash.model.errors import UserError
 from dflash.model.switches import DrafterSwitches
 from dflash.model.taps import resolve_taps
 from dflash.target import Target
+from dflash.target.load import device_of
+from dflash.training.precision import precision_of
 
 if TYPE_CHECKING:
     from dflash.training.run import TrainResult
@@ -89,8 +91,9 @@ class Trained:
 
     def load(self, target: Target) -> DFlashDraftModel:
         """The drafter in evaluation mode, on the target's device and in its dtype."""
-        drafter = DFlashDraftModel.from_pretrained(self.checkpoint)
-        return drafter.to(device=target.device, dtype=target.dtype).eval()
+        # not .to(dtype): it would round the rotary frequencies, too
+        drafter = DFlashDraftModel.from_pretrained(self.checkpoint, dtype=target.dtype)
+        return drafter.to(target.device).eval()
 
 
 def train_key(
@@ -98,9 +101,12 @@ def train_key(
 ) -> Key:
     """Key of one run, from the target's identity and the names of the entries it reads."""
     train = {k: v for k, v in asdict(config.train).items() if k not in IRRELEVANT}
+    train["precision"] = precision_of(config.train.precision, device_of(config.target.device))
+    online = config.data.mode == "online"  # offline, the features' own key says it
     parts = {
         "drafter": asdict(config.drafter),
         "train": train,
+        "online": config.data.feature_dtype if online else None,
         "seed": seed,
         "mask_token_id": config.target.mask_token_id,
         "target": identity,
@@ -130,8 +136,12 @@ def build_drafter(
     key = train_key(config, seed, identity, answers.entry.name, name)
 
     def work(directory: Path) -> None:
-        if (directory / FACTS).is_file():  # killed after the last step of this function's work
-            return
+        if not (directory / FACTS).is_file():  # else it was killed between this and the end
+            train(directory)
+        for resume_point in directory.glob("*.ckpt"):  # three times the drafter's size
+            resume_point.unlink()
+
+    def train(directory: Path) -> None:
         from dflash.training.run import train_drafter  # Lightning takes seconds to import
 
         target = lab.target(config.target)
@@ -146,8 +156,6 @@ def build_drafter(
             progress=lab.progress,
         )
         write_json(directory / FACTS, _facts(result, config, seed, target, directory))
-        for resume_point in directory.glob("*.ckpt"):  # three times the drafter's size
-            resume_point.unlink()
 
     return Trained.of_entry(lab.store.build(key, work))
 
