@@ -34,6 +34,7 @@ CODE = Code(
         "dflash.lab.stages.tables",
     ),
 )
+WARM_UP = 8  # tokens
 
 
 def decode_key(
@@ -121,21 +122,27 @@ def _each_prompt(
     """Decode every chosen prompt that has no file yet."""
     chosen = _chosen(config, evaluation)
     todo = [index for index in chosen if not (directory / _file(index)).is_file()]
+    if todo:  # the first tokens of a process are slow, and no prompt should pay for them
+        _generate(config, chosen[todo[0]][0], target, drafter, WARM_UP)
     for index in lab.bar(todo, "decode" if drafter is not None else "decode plainly"):
         rollout, _ = chosen[index]
-        generation = _generate(config, rollout, target, drafter)
+        generation = _generate(config, rollout, target, drafter, config.decode.new_tokens)
         write_json(directory / _file(index), _as_json(generation))
 
 
 def _generate(
-    config: LabConfig, rollout: Rollout, target: Target, drafter: DFlashDraftModel | None
+    config: LabConfig,
+    rollout: Rollout,
+    target: Target,
+    drafter: DFlashDraftModel | None,
+    new_tokens: int,
 ) -> Generation:
     generator = torch.Generator(device=target.device).manual_seed(0)
     result = dflash_generate(
         drafter,
         target,
         torch.as_tensor(rollout.prompt_ids, dtype=torch.long)[None],
-        config.decode.new_tokens,
+        new_tokens,
         stop_token_ids=target.stop_token_ids,
         temperature=config.decode.temperature,
         block_size=config.decode.width if drafter is not None else 1,
