@@ -20,7 +20,9 @@ OPTIONS := EXP TARGET TIER SEEDS SET PROMPT
 $(foreach name,$(OPTIONS),$(eval override $(name) := $$(value $(name))))
 export $(OPTIONS)
 
-# Byte code is compiled when a module is first imported: that is far less than all that gets installed.
+# Byte code is compiled when a module is first imported: that is far less than all that gets installed. Where the
+# environment forbids keeping it, every command would compile thousands of modules again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install -qq --no-compile --no-input --no-warn-conflicts
 
 ifneq (,$(filter ablate,$(MAKECMDGOALS)))

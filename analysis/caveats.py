@@ -20,6 +20,7 @@ def caveats(result: Result, table: pd.DataFrame) -> list[str]:
         *_seeds_and_prompts(result, table, rows),
         *_loops(table, rows),
         *_losslessness(table),
+        *_too_good(rows),
         *_left_out(result, table, rows),
     ]
 
@@ -129,6 +130,19 @@ def _losslessness(table: pd.DataFrame) -> list[str]:
         f"{row['arm']} is not lossless: {row['lossless_checked'] - row['lossless']} of "
         f"{row['lossless_checked']} outputs differ from the target's own."
         for row in checked[checked["lossless"] < checked["lossless_checked"]].to_dict("records")
+    ]
+
+
+PERFECT = 0.999  # acceptance that no drafter reaches honestly
+
+
+def _too_good(rows: pd.DataFrame) -> list[str]:
+    sums = rows.assign(most=rows["steps"] * rows["width"]).groupby("arm")[["emitted", "most"]].sum()
+    return [
+        f"{arm} is accepted almost whole ({row['emitted']:g} of {row['most']:g} possible tokens): "
+        "suspect a leak before believing it."
+        for arm, row in sums.iterrows()
+        if row["most"] > 0 and row["emitted"] >= PERFECT * row["most"]
     ]
 
 

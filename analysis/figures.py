@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
+import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import plots
-from analysis.load import load
+from analysis.load import Result, load
 from analysis.statistics import RESAMPLES
 from analysis.style import RC
 from analysis.survival import slot_curves
@@ -25,15 +26,20 @@ def write_figures(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> list[Path]:
-    """Draw what the tables in `directory` (results/<experiment>) allow, into directory/figures.
-
-    Returns the files written: `tau` always, `differences` if some arm is paired with a control,
-    `survival`, `conditional` and `marginal` if there are survival counters. Raises UserError as
-    `load` does, or if no arm was measured.
-    """
+    """Draw what the tables in `directory` (results/<experiment>) allow; see `draw`."""
     directory = Path(directory)
     result = load(directory.name, directory.parent)
-    table, curves = summary_table(result, seed, resamples), slot_curves(result)
+    return draw(result, summary_table(result, seed, resamples), formats)
+
+
+def draw(result: Result, table: pd.DataFrame, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write figures into the result's folder; `table` is the `summary_table` of `result`.
+
+    Returns the files written: `tau` always, `differences` if some arm is paired with a control,
+    `survival`, `conditional` and `marginal` if there are survival counters. Raises UserError if no
+    arm was measured.
+    """
+    curves = slot_curves(result)
     figures = {"tau": plots.tau_by_bench(table)}
     if table["difference"].notna().any():
         figures["differences"] = plots.forest(table)
@@ -44,7 +50,7 @@ def write_figures(
     return [
         path
         for name, figure in figures.items()
-        for path in save(figure, directory / "figures" / name, formats)
+        for path in save(figure, result.directory / "figures" / name, formats)
     ]
 
 

@@ -23,12 +23,16 @@ def write_summary(directory: str | Path, seed: int = 0, resamples: int = RESAMPL
     """
     directory = Path(directory)
     result = load(directory.name, directory.parent)
-    table = summary_table(result, seed, resamples)
-    with replacing(directory / "summary.csv") as path:
+    return save(result, summary_table(result, seed, resamples))
+
+
+def save(result: Result, table: pd.DataFrame) -> Path:
+    """Write both files into the result's folder; `table` is the `summary_table` of `result`."""
+    with replacing(result.directory / "summary.csv") as path:
         table.to_csv(path, index=False)
-    with replacing(directory / "summary.md") as path:
+    with replacing(result.directory / "summary.md") as path:
         path.write_text(render(result, table), encoding="utf-8")
-    return directory / "summary.md"
+    return result.directory / "summary.md"
 
 
 def render(result: Result, table: pd.DataFrame) -> str:

@@ -148,14 +148,12 @@ def _ablate(arguments: argparse.Namespace) -> int:
 
     experiment = load_experiment(arguments.name, arguments.overrides)
 
-    from analysis.figures import write_figures
-    from analysis.summary import write_summary
+    from analysis.report import write_report
     from dflash.lab.run import run_experiment
 
     finished = run_experiment(_lab(arguments), experiment, arguments.results)
-    _say(write_summary(finished.directory).read_text(encoding="utf-8"))
-    if finished.measured:
-        write_figures(finished.directory, formats=("png",))
+    report = write_report(finished.directory, pictures=finished.measured > 0)
+    _say(report.read_text(encoding="utf-8"))
     _say(f"tables, summary and figures: {finished.directory}")
     for arm, seed, error in finished.failed:
         print(f"failed: {arm}, seed {seed}: {error}", file=sys.stderr)

@@ -19,7 +19,6 @@ SMALL = [
     "data.eval_new_tokens=32",
     "train.steps=4",
     "decode.new_tokens=16",
-    "target.device=cpu",
 ]
 
 
@@ -33,8 +32,17 @@ def places(tmp_path: Path, smollm2) -> list[str]:
     return [f"--store={store}", f"--results={tmp_path / 'results'}"]
 
 
-def test_ablate_then_again_then_generate(places, tmp_path, capsys):
-    assert main(["ablate", "no_qknorm", *SMALL, *places]) == 0
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [
+        ("cpu", "float32"),
+        pytest.param("cuda", "float32", marks=pytest.mark.gpu),
+        pytest.param("cuda", "bfloat16", marks=pytest.mark.gpu),
+    ],
+)
+def test_ablate_then_again_then_generate(device, dtype, places, tmp_path, capsys):
+    on = [f"target.device={device}", f"target.dtype={dtype}"]
+    assert main(["ablate", "no_qknorm", *SMALL, *on, *places]) == 0
     shown = capsys.readouterr().out
     assert "Does per-head RMSNorm" in shown
     result = load("no_qknorm", tmp_path / "results")
@@ -45,8 +53,9 @@ def test_ablate_then_again_then_generate(places, tmp_path, capsys):
     assert trained["final_loss"].between(0.1, 20).all()
     decoded = result.prompts[result.prompts["source"] == "decode"]
     assert len(decoded) == 2 * 3
-    assert decoded["lossless"].all()
-    assert agreeing_steps(result.steps) >= 3 * len(decoded)
+    if dtype == "float32":  # rounding to bf16 breaks near-ties otherwise in every batch shape
+        assert decoded["lossless"].all()
+        assert agreeing_steps(result.steps) >= 3 * len(decoded)
     figures = {path.name for path in (result.directory / "figures").iterdir()}
     assert figures == {
         "tau.png",
@@ -57,11 +66,11 @@ def test_ablate_then_again_then_generate(places, tmp_path, capsys):
     }
 
     before = entries(tmp_path / "store")
-    assert main(["ablate", "no_qknorm", *SMALL, *places]) == 0
+    assert main(["ablate", "no_qknorm", *SMALL, *on, *places]) == 0
     assert "to do: nothing" in capsys.readouterr().out
     assert entries(tmp_path / "store") == before
 
-    assert main(["generate", "What is 2+2?", "--new-tokens=8", "target.device=cpu", *places]) == 0
+    assert main(["generate", "What is 2+2?", "--new-tokens=8", *on, *places]) == 0
     shown = capsys.readouterr().out
     assert "tokens per target call" in shown
 

@@ -77,8 +77,8 @@ class FeatureSwitches:
         if isinstance(self.taps, str):
             names = ("early", "middle", "late", "last")
             _check("drafter.features.taps", self.taps, names, "uniform")
-        elif not self.taps:
-            raise UserError.of("drafter.features.taps", [], "at least one layer id")
+        elif not self.taps or min(self.taps) < 0 or len(set(self.taps)) < len(self.taps):
+            raise UserError.of("drafter.features.taps", list(self.taps), "distinct layer ids")
 
 
 @dataclass(frozen=True)

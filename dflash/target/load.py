@@ -212,7 +212,8 @@ def hub_commit(config: TargetConfig) -> str:
     """
     source = config.source
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) or source.startswith("."):
-        raise UserError.of("target.source", source, "a directory that exists, or a hub id")
+        allowed = "package:<name>, a directory that exists, or a hub id"
+        raise UserError.of("target.source", source, allowed)
     try:
         described = AutoConfig.from_pretrained(
             source, revision=config.revision, trust_remote_code=config.trust_remote_code

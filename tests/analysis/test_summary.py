@@ -218,8 +218,28 @@ def test_output_that_differs_from_the_targets_is_named(make_result: Make) -> Non
         bad = (prompts["run_id"] == "worse-1") & (prompts["source"] == "decode")
         prompts.loc[prompts.index[bad][0], ["lossless", "first_divergence"]] = [False, 7]
 
-    text, _ = read(make_result(change=change))
+    def slower(frames: dict[str, pd.DataFrame]) -> None:
+        change(frames)
+        prompts = frames["prompts"]
+        prompts.loc[prompts["lossless"].eq(False), "spec_seconds"] *= 100
+
+    slow = make_result(change=slower, experiment="slow")
+
+    text, table = read(make_result(change=change))
     assert "worse is not lossless: 1 of 48 outputs" in text
+    # The seconds of an output that differs count for nothing (T-GATE1).
+    assert at(table, "worse")["speedup"] == pytest.approx(at(read(slow)[1], "worse")["speedup"])
+
+
+def test_perfect_acceptance_is_suspect(make_result: Make) -> None:
+    def change(frames: dict[str, pd.DataFrame]) -> None:
+        prompts = frames["prompts"]
+        perfect = prompts["run_id"].str.startswith("worse-")
+        prompts.loc[perfect, "emitted"] = prompts["steps"] * prompts["width"]
+        prompts.loc[perfect, "tau"] = prompts["width"]
+
+    assert "worse is accepted almost whole" in read(make_result(change=change))[0]
+    assert "almost whole" not in read(make_result(experiment="plain"))[0]
 
 
 def test_runs_that_are_not_matched_are_named(make_result: Make) -> None:

@@ -155,7 +155,7 @@ def test_an_interrupted_grid_ends_as_an_uninterrupted_one(start, lab, small, tmp
 
 def test_what_cannot_work_fails_before_anything_runs(start, lab, write_experiment):
     for override, message in (
-        ("drafter.features.taps=[1,1]", "distinct layers"),
+        ("drafter.features.taps=[1,1]", "distinct layer ids"),
         ("drafter.features.taps=[1,6]", "layers 0 to 5"),
         ("target.mask_token_id=3", "stop token"),
         ("target.mask_token_id=null", "mask_token_id=None"),

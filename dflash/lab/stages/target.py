@@ -14,7 +14,7 @@ from dflash.lab.provenance import device_name
 from dflash.lab.stages.common import Code, Lab, read_json, write_json
 from dflash.lab.store import Key
 from dflash.model.errors import UserError
-from dflash.target import TargetConfig, check_mask_token
+from dflash.target import TargetConfig, check_mask_token, looks_unused
 from dflash.target.load import device_of, hub_commit
 
 CODE = Code(
@@ -69,6 +69,11 @@ def target_info(lab: Lab, config: TargetConfig) -> TargetInfo:
         target = lab.target(config)
         if config.mask_token_id is not None:
             check_mask_token(target, config.mask_token_id)
+            if not looks_unused(target, config.mask_token_id):
+                lab.say(
+                    f"target.mask_token_id={config.mask_token_id}: no other token's embedding "
+                    "resembles this one's, so the target may use the token; please make sure"
+                )
         target.model.config.save_pretrained(directory)
         facts = {
             "fingerprint": target.fingerprint,
