@@ -53,7 +53,7 @@ class TargetInfo:
 def target_key(config: TargetConfig) -> Key:
     """Key from the source's own version: no weights are read."""
     parts: dict[str, Any] = asdict(config) | {"signature": _signature(config)}
-    del parts["name"]
+    del parts["name"], parts["device"]  # neither changes what is told about it
     return Key("target", parts, {}, CODE.version)
 
 
