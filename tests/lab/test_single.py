@@ -13,6 +13,7 @@ from dflash.lab.config import compose_config
 from dflash.lab.experiment import arm_config
 from dflash.lab.generate import Printer, TextStream, stream_answer
 from dflash.lab.single import evaluate_checkpoint, latest_drafter, train_drafters
+from dflash.lab.stages.answers import answers_key
 from dflash.lab.stages.common import Lab
 from dflash.lab.stages.target import target_info
 from dflash.lab.stages.train import Trained, train_key
@@ -141,6 +142,16 @@ def test_a_drafter_in_bf16_keeps_its_rotary_frequencies(lab, config, small_overr
     assert drafter.dtype == torch.bfloat16
     assert drafter.rotary_emb.inv_freq.dtype == torch.float32
     assert torch.equal(drafter.rotary_emb.inv_freq, exact)
+
+
+def test_the_key_of_answers_holds_the_text_of_every_set_that_is_asked(monkeypatch):
+    monkeypatch.setattr("dflash.lab.stages.answers.prompt_versions", list)
+    config = compose_config(
+        ["data.train={written: 5, gsm8k: 0, docstrings: 0, gsm_symbolic: 0}", "data.eval.gsm8k=3"]
+    )
+    evaluation = ["gsm8k", "humaneval", "mt_bench", "vicuna"]
+    asked = {split: answers_key(config, split, {}).config["prompts"] for split in ("train", "eval")}
+    assert asked == {"train": [*evaluation, "written"], "eval": evaluation}
 
 
 @pytest.mark.parametrize(

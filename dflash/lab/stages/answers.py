@@ -52,8 +52,8 @@ class Answers:
 def answers_key(config: LabConfig, split: Split, identity: dict[str, str]) -> Key:
     """Key of a split's rollouts; training depends on evaluation, whose prompts it leaves out."""
     data = config.data
-    sets = {**data.eval, **data.train} if split == "train" else data.eval
-    asked = sorted(name for name, count in sets.items() if count)
+    counts = [data.eval, data.train] if split == "train" else [data.eval]
+    asked = sorted({name for sets in counts for name, count in sets.items() if count})
     parts = {
         "split": split,
         "target": identity,
