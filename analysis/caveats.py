@@ -20,7 +20,7 @@ def caveats(result: Result, table: pd.DataFrame) -> list[str]:
         *_seeds_and_prompts(result, table, rows),
         *_loops(table, rows),
         *_losslessness(table),
-        *_too_good(rows),
+        *_too_good(result, rows),
         *_left_out(result, table, rows),
     ]
 
@@ -136,13 +136,17 @@ def _losslessness(table: pd.DataFrame) -> list[str]:
 PERFECT = 0.999  # acceptance that no drafter reaches honestly
 
 
-def _too_good(rows: pd.DataFrame) -> list[str]:
-    sums = rows.assign(most=rows["steps"] * rows["width"]).groupby("arm")[["emitted", "most"]].sum()
+def _too_good(result: Result, rows: pd.DataFrame) -> list[str]:
+    """Arms whose every step is full, an answer's last one aside, which its end may cut."""
+    answer = ["run_id", "bench", "prompt_id", "turn", "source"]
+    steps = result.steps.merge(rows[[*answer, "arm", "width"]], on=answer)
+    whole = steps[steps["step"] < steps.groupby(answer)["step"].transform("max")]
+    sums = whole.groupby("arm")[["emitted", "width"]].sum()
     return [
-        f"{arm} is accepted almost whole ({row['emitted']:g} of {row['most']:g} possible tokens): "
+        f"{arm} is accepted almost whole ({row['emitted']:g} of {row['width']:g} possible tokens): "
         "suspect a leak before believing it."
         for arm, row in sums.iterrows()
-        if row["most"] > 0 and row["emitted"] >= PERFECT * row["most"]
+        if row["emitted"] >= PERFECT * row["width"]
     ]
 
 

@@ -233,10 +233,12 @@ def test_output_that_differs_from_the_targets_is_named(make_result: Make) -> Non
 
 def test_perfect_acceptance_is_suspect(make_result: Make) -> None:
     def change(frames: dict[str, pd.DataFrame]) -> None:
-        prompts = frames["prompts"]
-        perfect = prompts["run_id"].str.startswith("worse-")
-        prompts.loc[perfect, "emitted"] = prompts["steps"] * prompts["width"]
-        prompts.loc[perfect, "tau"] = prompts["width"]
+        steps = frames["steps"]
+        perfect = steps["run_id"].str.startswith("worse-")
+        answer = ["run_id", "bench", "prompt_id", "turn", "source"]
+        last = steps["step"] == steps.groupby(answer)["step"].transform("max")
+        steps.loc[perfect & ~last, "emitted"] = int(frames["prompts"]["width"].max())
+        steps.loc[perfect & last, "emitted"] = 1  # cut by the answer's end
 
     assert "worse is accepted almost whole" in read(make_result(change=change))[0]
     assert "almost whole" not in read(make_result(experiment="plain"))[0]
