@@ -35,8 +35,9 @@ from dflash.model.errors import UserError
 from dflash.model.layer import Qwen3DFlashDecoderLayer
 from dflash.model.mask_embedding import MASK_ROWS
 from dflash.model.masks import Visibility, decode_mask, in_form
+from dflash.model.memory import MadeOf
 from dflash.model.switches import argument_of
-from dflash.model.vocab import HeadRows, checked_vocabulary, vocabulary_hash
+from dflash.model.vocab import checked_vocabulary, vocabulary_hash
 
 
 class DFlashDraftModel(Qwen3PreTrainedModel):
@@ -76,7 +77,7 @@ class DFlashDraftModel(Qwen3PreTrainedModel):
         if self.switches.vocab != "full":
             rows = torch.full((argument_of(self.switches.vocab),), -1)
         self.register_buffer("d2t", rows)
-        self._head_rows: HeadRows | None = None
+        self._draft_rows = MadeOf(self._gather)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -197,7 +198,7 @@ class DFlashDraftModel(Qwen3PreTrainedModel):
             raise UserError.of("vocab", "full", "top:<n> to set a vocabulary")
         ids = checked_vocabulary(token_ids, len(self.d2t), self.config.vocab_size)
         self.d2t.copy_(ids)
-        self._head_rows = None
+        self._draft_rows = MadeOf(self._gather)
         getattr(self.config, LAB_KEY)[VOCAB_HASH_KEY] = vocabulary_hash(ids)
 
     def draft_logits(self, hidden: Tensor, head: nn.Module) -> Tensor:
@@ -209,12 +210,13 @@ class DFlashDraftModel(Qwen3PreTrainedModel):
 
         The rows are gathered once for each head; the full vocabulary is the head's own memory.
         """
-        index = self.vocab_index
-        if index is None:
-            return cast(Tensor, head.weight), cast("Tensor | None", getattr(head, "bias", None))
-        if self._head_rows is None or not self._head_rows.are_of(head):
-            self._head_rows = HeadRows.gather(head, index)
-        return self._head_rows.weight, self._head_rows.bias
+        weight, bias = cast(Tensor, head.weight), cast("Tensor | None", getattr(head, "bias", None))
+        if self.vocab_index is None:
+            return weight, bias
+        return self._draft_rows(weight), None if bias is None else self._draft_rows(bias)
+
+    def _gather(self, values: Tensor) -> Tensor:
+        return values[self.vocab_index]
 
     def to_token_ids(self, draft_ids: Tensor) -> Tensor:
         """Rows of the draft vocabulary to token ids."""

@@ -7,14 +7,13 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from dflash.model.errors import UserError
+from dflash.model.memory import MadeOf
 
 # (the target's embedding, mask token id or None, the learned vector or None) -> [H]
 MaskRow = Callable[[nn.Module, int | None, Tensor | None], Tensor]
-# table -> (its version, its mean); entries go with their tables
-_MEANS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_MEAN = MadeOf(lambda table: table.float().mean(dim=0).to(table.dtype))
 
 
 def reserved(embedding: nn.Module, mask_token_id: int | None, learned: Tensor | None) -> Tensor:
@@ -30,13 +29,7 @@ def reserved(embedding: nn.Module, mask_token_id: int | None, learned: Tensor | 
 
 def mean(embedding: nn.Module, mask_token_id: int | None, learned: Tensor | None) -> Tensor:
     """The mean over the vocabulary, computed once for a table: it is asked for at every step."""
-    table = _table(embedding)
-    version, row = _MEANS.get(table, (None, None))
-    if version != table._version:
-        with torch.inference_mode(False), torch.no_grad():  # training may use what decoding made
-            row = table.float().mean(dim=0).to(table.dtype)
-        _MEANS[table] = table._version, row
-    return cast(Tensor, row)
+    return _MEAN(_table(embedding))
 
 
 def zero(embedding: nn.Module, mask_token_id: int | None, learned: Tensor | None) -> Tensor:
