@@ -10,26 +10,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import plots
-from analysis.load import Result, load
-from analysis.statistics import RESAMPLES
+from analysis.load import Result
 from analysis.style import RC
 from analysis.survival import slot_curves
-from analysis.table import summary_table
 from dflash.target.files import replacing
 
 FORMATS = ("png", "svg", "pdf")
-
-
-def write_figures(
-    directory: str | Path,
-    formats: Sequence[str] = FORMATS,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-) -> list[Path]:
-    """Draw what the tables in `directory` (results/<experiment>) allow; see `draw`."""
-    directory = Path(directory)
-    result = load(directory.name, directory.parent)
-    return draw(result, summary_table(result, seed, resamples), formats)
 
 
 def draw(result: Result, table: pd.DataFrame, formats: Sequence[str] = FORMATS) -> list[Path]:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from analysis import figures, summary
 from analysis.load import load
+from analysis.statistics import RESAMPLES
 from analysis.table import summary_table
 
 
-def write_report(directory: Path, pictures: bool = True) -> Path:
-    """Write summary.csv, summary.md and, with `pictures`, figures/*.png; returns summary.md's path.
+def write_report(
+    directory: str | Path,
+    formats: Sequence[str] = ("png",),
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Path:
+    """Write summary.csv, summary.md and, in each of `formats`, the figures of results/<experiment>.
 
-    Raises UserError as `load` does, or if there are `pictures` to draw and no arm was measured.
+    Returns the path of summary.md. Raises UserError if the tables are missing, malformed or empty,
+    or if there are `formats` and no arm was measured.
     """
+    directory = Path(directory)
     result = load(directory.name, directory.parent)
-    table = summary_table(result)
-    if pictures:
-        figures.draw(result, table, formats=("png",))
+    table = summary_table(result, seed, resamples)
+    if formats:
+        figures.draw(result, table, formats)
     return summary.save(result, table)

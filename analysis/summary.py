@@ -7,27 +7,18 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.caveats import caveats, failed_cells
-from analysis.load import Result, load
+from analysis.load import Result
 from analysis.markdown import NOTHING, markdown_table, number, with_interval
-from analysis.statistics import RESAMPLES
-from analysis.table import ALL_ANSWERS, BASELINE, WITHOUT_LOOPS, summary_table
+from analysis.table import ALL_ANSWERS, BASELINE, WITHOUT_LOOPS
 from dflash.target.files import replacing
 
 
-def write_summary(directory: str | Path, seed: int = 0, resamples: int = RESAMPLES) -> Path:
-    """Summarise the tables in `directory` (results/<experiment>) and return the path of its
-    summary.md.
-
-    summary.csv is `summary_table` unrounded. Both files replace older ones atomically. Raises
-    UserError if the tables are missing, malformed or empty.
-    """
-    directory = Path(directory)
-    result = load(directory.name, directory.parent)
-    return save(result, summary_table(result, seed, resamples))
-
-
 def save(result: Result, table: pd.DataFrame) -> Path:
-    """Write both files into the result's folder; `table` is the `summary_table` of `result`."""
+    """Write both files into the result's folder and return the path of summary.md.
+
+    `table` is the `summary_table` of `result`; summary.csv is that table unrounded. Both files
+    replace older ones atomically.
+    """
     with replacing(result.directory / "summary.csv") as path:
         table.to_csv(path, index=False)
     with replacing(result.directory / "summary.md") as path:

@@ -152,7 +152,7 @@ def _ablate(arguments: argparse.Namespace) -> int:
     from dflash.lab.run import run_experiment
 
     finished = run_experiment(_lab(arguments), experiment, arguments.results)
-    report = write_report(finished.directory, pictures=finished.measured > 0)
+    report = write_report(finished.directory, ("png",) if finished.measured else ())
     _say(report.read_text(encoding="utf-8"))
     _say(f"tables, summary and figures: {finished.directory}")
     for arm, seed, error in finished.failed:

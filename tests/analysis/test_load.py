@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from analysis.load import load
+from analysis.report import write_report
 from analysis.schema import TABLES
-from analysis.summary import write_summary
 from dflash.model.errors import UserError
 
 Make = Callable[..., Path]
@@ -88,7 +88,7 @@ def test_the_configuration_is_read_where_there_is_one(make_result: Make) -> None
     assert load(directory.name, directory.parent).config == {}
     (directory / "config.yaml").write_text("question: Does it matter?\ncontrol: {}\narms: {}\n")
     assert load(directory.name, directory.parent).config["question"] == "Does it matter?"
-    assert "\n\nDoes it matter?\n\n" in write_summary(directory, resamples=50).read_text()
+    assert "\n\nDoes it matter?\n\n" in write_report(directory, (), resamples=50).read_text()
     (directory / "config.yaml").write_text("[]")
     with pytest.raises(UserError, match=r"config\.yaml lacks question, control or arms"):
         load(directory.name, directory.parent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from analysis import plots
-from analysis.figures import write_figures
+from analysis.figures import FORMATS, draw
 from analysis.load import Result, load
 from analysis.style import CONTROL_COLOUR, looks
 from analysis.survival import slot_curves
@@ -119,16 +119,21 @@ def test_the_callers_rc_params_are_left_alone(table: pd.DataFrame) -> None:
     assert dict(mpl.rcParams) == before
 
 
+def drawn(directory: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    result = load(directory.name, directory.parent)
+    return draw(result, summary_table(result, resamples=100), formats)
+
+
 def test_figures_are_saved_in_three_formats_and_reproducible(make_result: Make) -> None:
     directory = make_result(seeds=[0], benches={"gsm8k": 3})
-    paths = write_figures(directory, resamples=100)
+    paths = drawn(directory)
     assert {path.name for path in paths} == {
         f"{name}.{suffix}"
         for name in ("tau", "differences", "survival", "conditional", "marginal")
         for suffix in ("png", "svg", "pdf")
     }
     before = [path.read_bytes() for path in paths]
-    write_figures(directory, resamples=100)
+    drawn(directory)
     assert [path.read_bytes() for path in paths] == before
     assert sorted(path.name for path in (directory / "figures").iterdir()) == sorted(
         path.name for path in paths
@@ -140,7 +145,7 @@ def test_figures_that_the_tables_do_not_allow_are_left_out(make_result: Make) ->
         frames["survival"] = frames["survival"].iloc[:0]
 
     directory = make_result(arms={"control": 0.0}, benches={"gsm8k": 3}, change=change)
-    assert [path.name for path in write_figures(directory, ["png"], resamples=100)] == ["tau.png"]
+    assert [path.name for path in drawn(directory, ["png"])] == ["tau.png"]
     table = summary_table(load("toy", directory.parent), resamples=100)
     with pytest.raises(UserError, match="nothing to plot"):
         plots.forest(table)

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.summary import write_summary
+from analysis.report import write_report
 from analysis.verdict import conclude
 from dflash.model.errors import UserError
 
 Make = Callable[..., Path]
-write = partial(write_summary, resamples=300)
+write = partial(write_report, formats=(), resamples=300)
 
 
 def read(directory: Path) -> tuple[str, pd.DataFrame]:
