@@ -9,6 +9,7 @@ is made again instead of being loaded.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import shutil
@@ -94,18 +95,17 @@ def _convert(gguf: Path, package: str, cache_dir: Path) -> Path:
     """Write the conversion into a new temporary directory beside its final place."""
     cache_dir.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=cache_dir, prefix=f".{package}-"))
-    try:
-        write_model(gguf, scratch)
-        files = sorted(path for path in scratch.iterdir() if path.is_file())
-        write_stamps(scratch / MARKER, {path.name: Stamp.of(path) for path in files})
-    except (OSError, ValueError) as error:
-        shutil.rmtree(scratch, ignore_errors=True)
-        reason = " ".join(str(error).split())[:240]
-        allowed = f"a package whose {gguf.name} can be converted into {cache_dir} ({reason})"
-        raise UserError.of("target.source", f"package:{package}", allowed) from error
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, scratch, ignore_errors=True)
+        try:
+            write_model(gguf, scratch)
+            files = sorted(path for path in scratch.iterdir() if path.is_file())
+            write_stamps(scratch / MARKER, {path.name: Stamp.of(path) for path in files})
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())[:240]
+            allowed = f"a package whose {gguf.name} can be converted into {cache_dir} ({reason})"
+            raise UserError.of("target.source", f"package:{package}", allowed) from error
+        undo.pop_all()  # complete: it stays
     return scratch
 
 
