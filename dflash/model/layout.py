@@ -156,7 +156,7 @@ def dense_mask(layout: TrainingLayout, visibility: Visibility) -> Tensor:
 def flex_mask(layout: TrainingLayout, visibility: Visibility) -> BlockMask:
     """The same as a flex_attention mask; attention evaluates it per tile.
 
-    Building it is dense unless ``create_block_mask`` is compiled, which has not been tried.
+    Building it is dense unless ``create_block_mask`` is compiled, which is not done here.
     """
     rows, blocks = layout.anchors.shape
     slots, queries = layout.block_size, blocks * layout.block_size
