@@ -71,6 +71,7 @@ def collect(
     marks = {"target": target.config.name, "fingerprint": target.fingerprint}
     with replacing(path) as place:
         pq.write_table(table.replace_schema_metadata(marks), place, compression="zstd")
+    _files.cache_clear()
     return path.stat().st_size
 
 

@@ -110,6 +110,14 @@ def test_stored_shards_of_other_prompts_are_not_resumed(target, tmp_path, monkey
     assert names == sorted(path.name for path in (tmp_path / "new").iterdir())
 
 
+def test_shards_beyond_what_is_asked_are_removed(target, tmp_path):
+    build(target, tmp_path / "used")
+    kept = build(target, tmp_path / "used", PROMPTS[1:2])
+    assert plain(kept) == plain(build(target, tmp_path / "new", PROMPTS[1:2]))
+    (shard,) = (tmp_path / "used").glob("turn0-*")
+    assert [row.prompt_id for row in read_rollouts(shard)] == ["set/1"]
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("done", [0, 1, 2, 3, 4])
 def test_a_killed_run_goes_on_where_it_was(target, tmp_path, monkeypatch, temperature, done):

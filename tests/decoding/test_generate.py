@@ -113,6 +113,11 @@ def test_times_add_up(target, answer):
     assert min(laps) >= 0
     assert result.prefill_seconds > 0
     assert 0.9 * result.decode_seconds <= sum(laps) <= result.decode_seconds
+    times = result.timings
+    assert times["prefill"] == result.prefill_seconds
+    assert times["decode"] == result.decode_seconds
+    assert sum(times[name] for name in ("draft", "verify", "host")) == pytest.approx(sum(laps))
+    assert times["verify"] == sum(step.t_verify for step in result.steps)
 
 
 def test_our_target_and_its_model_give_the_same(target):

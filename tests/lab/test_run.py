@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from analysis.load import load
@@ -170,6 +171,18 @@ def test_what_cannot_work_fails_before_anything_runs(start, lab, write_experimen
     with pytest.raises(UserError, match="layers 0 to 5"):
         start(name=bad_arm)
     assert not any(name.startswith(("rollouts", "train")) for name in built(lab))
+
+
+def test_a_mask_token_that_the_target_may_use_is_pointed_out(lab, small, small_overrides, tmp_path):
+    config = compose_config(small_overrides).target
+    target_info(lab, config)
+    assert "target.mask_token_id=4" in lab.said[-1]
+    rows = lab.target(config).embedding.weight
+    with torch.no_grad():
+        rows[config.mask_token_id] = rows[config.mask_token_id + 1]
+    quiet: list[str] = []
+    target_info(Lab(Store(tmp_path / "new"), quiet.append, _loaded=lab._loaded), config)
+    assert [text for text in quiet if "mask_token_id" in text] == []
 
 
 def test_a_shared_store_does_not_remember_the_device_of_another_machine(

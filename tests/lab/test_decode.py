@@ -1,0 +1,27 @@
+"""Which answers are really decoded."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from dflash.lab.config import compose_config
+from dflash.lab.stages.decode import _chosen
+
+ANSWERS = [  # (prompt, bench), by prompt and turn as the rollouts stage leaves them
+    *[(f"mt_bench/{prompt}", "mt_bench") for prompt in (7, 7, 3, 3, 5, 5)],
+    *[(f"vicuna/{prompt}", "vicuna") for prompt in (2, 9)],
+]
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(0, []), (1, [0, 1, 6]), (2, [0, 1, 2, 3, 6, 7]), (9, range(8))]
+)
+def test_a_conversation_counts_as_one_prompt_and_is_decoded_whole(count, expected):
+    evaluation = SimpleNamespace(
+        rollouts=lambda: [SimpleNamespace(prompt_id=prompt) for prompt, _ in ANSWERS],
+        benches=lambda: [bench for _, bench in ANSWERS],
+    )
+    config = compose_config([f"decode.prompts_per_bench={count}"])
+    assert list(_chosen(config, evaluation)) == list(expected)
