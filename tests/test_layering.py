@@ -74,7 +74,7 @@ def test_imports_point_downward(path):
 
 def test_every_package_has_a_layer():
     names = {path.name for path in (REPO / "dflash").iterdir() if (path / "__init__.py").is_file()}
-    assert names == {"model", "metrics", "target", "data", "decoding", "training", "lab"}
+    assert names == {"cli", "model", "metrics", "target", "data", "decoding", "training", "lab"}
 
 
 def test_the_rule_can_fail(tmp_path):
