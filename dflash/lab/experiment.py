@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from dflash.model.errors import UserError
 
 CONTROL = "control"
 FIELDS = ("question", "hypothesis", "control", "arms", "seeds", "paper", "base")
+OF_THE_RUN = ("seeds", "executor")
 Diff = dict[str, tuple[Any, Any]]
 
 
@@ -191,16 +192,19 @@ def _patch(patch: Any, where: str) -> dict[str, Any]:
             check_name(key, valid_names())
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    if "seeds" in flat:
-        raise UserError(f"{where}: seeds belong to the experiment, not to an arm")
+    for key in flat:
+        if key.partition(".")[0] in OF_THE_RUN:
+            raise UserError(f"{where}: {key} belongs to the whole run, not to an arm")
     return flat
 
 
 def _patched_config(config: LabConfig, flat: dict[str, Any], where: str) -> LabConfig:
     try:
-        return config_from_tree(patched(config.tree(), flat), config.recipe, config.tier)
+        tree = patched(config.tree(), flat)
+        resolved = config_from_tree(tree, config.recipe, config.tier)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+    return replace(resolved, executor=config.executor)
 
 
 def _list_of_text(value: Any, path: Path) -> list[str]:
