@@ -16,6 +16,7 @@ from dflash.lab.schema import plain
 from dflash.lab.stages.answers import Answers
 from dflash.lab.stages.common import Code, Lab, read_json, write_json
 from dflash.lab.stages.features import Features
+from dflash.lab.stages.ranks import launch_ranks
 from dflash.lab.store import Key
 from dflash.model.config import switches_of
 from dflash.model.drafter import DFlashDraftModel
@@ -25,12 +26,13 @@ from dflash.model.taps import resolve_taps
 from dflash.target import Target
 from dflash.target.load import device_of
 from dflash.training.precision import precision_of
+from dflash.training.ranks import is_first_rank
 
 if TYPE_CHECKING:
     from dflash.training.run import TrainResult
 
 CODE = Code(
-    roots=("dflash.lab.stages.train", "dflash.training.run"),
+    roots=("dflash.lab.stages.train", "dflash.lab.stages.rank", "dflash.training.run"),
     packages=("dflash.training", "dflash.data", "dflash.target", "dflash.model"),
 )
 FACTS = "train.json"
@@ -137,27 +139,44 @@ def build_drafter(
 
     def work(directory: Path) -> None:
         if not (directory / FACTS).is_file():  # else it was killed between this and the end
-            train(directory)
+            if config.train.devices == 1:
+                train_here(lab, config, seed, answers, features, directory)
+            else:
+                launch_ranks(lab, config, seed, answers, features, directory)
         for resume_point in directory.glob("*.ckpt"):  # three times the drafter's size
             resume_point.unlink()
 
-    def train(directory: Path) -> None:
-        from dflash.training.run import train_drafter  # Lightning takes seconds to import
-
-        target = lab.target(config.target)
-        result = train_drafter(
-            config.train,
-            config.drafter,
-            target,
-            answers.rollouts(),
-            _source(config, target, answers, features),
-            seed,
-            directory,
-            progress=lab.progress,
-        )
-        write_json(directory / FACTS, _facts(result, config, seed, target, directory))
-
     return Trained.of_entry(lab.store.build(key, work))
+
+
+def train_here(
+    lab: Lab,
+    config: LabConfig,
+    seed: int,
+    answers: Answers,
+    features: Features | None,
+    directory: Path,
+) -> None:
+    """Train in this process, alone or as one of several ranks; the first one leaves the results.
+
+    Raises:
+        UserError: a configuration that cannot be trained.
+    """
+    from dflash.training.run import train_drafter  # Lightning takes seconds to import
+
+    target = lab.target(config.target)
+    result = train_drafter(
+        config.train,
+        config.drafter,
+        target,
+        answers.rollouts(),
+        _source(config, target, answers, features),
+        seed,
+        directory,
+        progress=lab.progress,
+    )
+    if is_first_rank():
+        write_json(directory / FACTS, _facts(result, config, seed, target, directory))
 
 
 def _facts(
