@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analysis import figures, summary
+from analysis.factorial import contrasts
 from analysis.load import load
 from analysis.statistics import RESAMPLES
 from analysis.table import summary_table
@@ -27,4 +28,4 @@ def write_report(
     table = summary_table(result, seed, resamples)
     if formats:
         figures.draw(result, table, formats)
-    return summary.save(result, table)
+    return summary.save(result, table, contrasts(result, seed, resamples))

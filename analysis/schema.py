@@ -23,6 +23,7 @@ RUNS = {
     "invalid": Column("bool", "negative control: never a result"),
     "kind": Column("str", "'drafter' or 'floor'"),
     "config_diff": Column("str", "JSON: switches that differ from the control"),
+    "levels": Column("str", "JSON: factor of the grid -> value; {} outside a grid"),
     "parameters": Column("float", "trainable parameters of the drafter"),
     "steps": Column("float", "optimizer steps"),
     "tokens": Column("float", "supervised tokens seen in training"),

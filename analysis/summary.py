@@ -7,26 +7,31 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.caveats import caveats, failed_cells
+from analysis.factorial import grid_cells
 from analysis.load import Result
 from analysis.markdown import NOTHING, markdown_table, number, with_interval
 from analysis.table import ALL_ANSWERS, BASELINE, WITHOUT_LOOPS
 from dflash.target.files import replacing
 
 
-def save(result: Result, table: pd.DataFrame) -> Path:
-    """Write both files into the result's folder and return the path of summary.md.
+def save(result: Result, table: pd.DataFrame, effects: pd.DataFrame) -> Path:
+    """Write the files into the result's folder and return the path of summary.md.
 
-    `table` is the `summary_table` of `result`; summary.csv is that table unrounded. Both files
-    replace older ones atomically.
+    `table` is the `summary_table` of `result` and `effects` its `contrasts`; summary.csv and, for
+    a grid, contrasts.csv are those tables unrounded. All replace older ones atomically.
     """
-    with replacing(result.directory / "summary.csv") as path:
-        table.to_csv(path, index=False)
+    for name, frame in {"summary.csv": table, "contrasts.csv": effects}.items():
+        if frame.empty:
+            (result.directory / name).unlink(missing_ok=True)
+            continue
+        with replacing(result.directory / name) as path:
+            frame.to_csv(path, index=False)
     with replacing(result.directory / "summary.md") as path:
-        path.write_text(render(result, table), encoding="utf-8")
+        path.write_text(render(result, table, effects), encoding="utf-8")
     return result.directory / "summary.md"
 
 
-def render(result: Result, table: pd.DataFrame) -> str:
+def render(result: Result, table: pd.DataFrame, effects: pd.DataFrame) -> str:
     """The text of summary.md: tau per arm and bench, differences with verdicts, speed, floors,
     caveats.
     """
@@ -41,6 +46,7 @@ def render(result: Result, table: pd.DataFrame) -> str:
         "prompts; Holm's adjustment covers the rows of this table.",
         _difference_table(drafters),
     ]
+    sections += _grid(result, effects)
     without = table[(table["answers"] == WITHOUT_LOOPS) & (table["kind"] == "drafter")]
     if len(without):
         sections += ["## Without looping answers", _loop_table(drafters, without)]
@@ -60,6 +66,31 @@ def render(result: Result, table: pd.DataFrame) -> str:
         sections += ["## Failed cells\n\nNot averaged into anything.", _bullets(failed)]
     sections += ["## Caveats", _bullets(caveats(result, table))]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _grid(result: Result, effects: pd.DataFrame) -> list[str]:
+    """Main effects and interactions, or why there are none; nothing without a grid."""
+    if not grid_cells(result):
+        return []
+    title = "## Main effects and interactions\n\n"
+    if effects.empty:
+        return [f"{title}None: a cell of the grid was not measured."]
+    rows = [
+        [
+            row["kind"],
+            row["contrast"],
+            with_interval(row["estimate"], row["low"], row["high"], "+.3f"),
+            number(row["p_holm"], ".2g"),
+            row["verdict"],
+        ]
+        for _, row in effects.iterrows()
+    ]
+    explained = (
+        "A main effect is averaged over the levels of the other switches; an interaction is what "
+        "two changes do together beyond the sum of each alone. Holm's adjustment covers each kind."
+    )
+    header = ["kind", "contrast", "Δτ [95% interval]", "Holm p", "verdict"]
+    return [title + explained, markdown_table(header, rows)]
 
 
 def _bullets(lines: list[str]) -> str:

@@ -14,7 +14,7 @@ def name_of_experiment(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from dflash.lab.experiment import list_experiments
+    from dflash.lab.experiment_file import list_experiments
 
     questions = list_experiments()
     width = max(map(len, questions))

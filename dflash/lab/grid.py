@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash.lab.experiment import Arm, Experiment
+from dflash.lab.invariants import broken
 from dflash.lab.pipeline import Cell, cell_keys, check_cell
 from dflash.lab.provenance import git_state, package_versions
 from dflash.lab.results import Row
@@ -20,6 +21,7 @@ from dflash.lab.stages.replay import CODE as REPLAY_CODE
 from dflash.lab.stages.tables import EVALUATION_TABLES, read_evaluation
 from dflash.lab.stages.target import TargetInfo, target_info
 from dflash.lab.stages.train import CODE as TRAIN_CODE
+from dflash.model.errors import UserError
 
 NAN = float("nan")
 
@@ -47,12 +49,17 @@ def plan_arms(lab: Lab, experiment: Experiment) -> list[PlannedArm]:
     """Check every arm against its target.
 
     Raises:
-        UserError: an arm that cannot run, named.
+        UserError: an arm that cannot run, or that breaks an invariant, named.
     """
     planned = []
     for arm in experiment.arms:
         info = target_info(lab, arm.config.target)
         planned.append(PlannedArm(arm, info, check_cell(arm.config, info)))
+    control = {"parameters": planned[0].parameters}
+    for item in planned:
+        own = {"parameters": item.parameters}
+        if fault := broken(experiment.invariants, item.arm.name, control, own):
+            raise UserError(fault)
     return planned
 
 
@@ -124,6 +131,7 @@ def _common_row(experiment: Experiment, planned: PlannedArm, run_id: str) -> Row
         "run_id": run_id,
         "invalid": False,
         "config_diff": "{}",
+        "levels": "{}",
         "parameters": 0,
         "steps": 0,
         "tokens": 0,
@@ -149,6 +157,7 @@ def _run_row(experiment: Experiment, outcome: Outcome, run_id: str) -> Row:
         "invalid": arm.invalid,
         "kind": "drafter",
         "config_diff": json.dumps({name: list(pair) for name, pair in arm.diff.items()}),
+        "levels": json.dumps(arm.levels),
         "parameters": outcome.planned.parameters,
         "code_version": f"train:{TRAIN_CODE.version} replay:{REPLAY_CODE.version} "
         f"decode:{DECODE_CODE.version}",

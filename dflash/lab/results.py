@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from dflash.model.errors import UserError
 from dflash.target.files import replacing
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 VERSION_KEY = b"dflash_schema_version"
 
 Row = dict[str, Any]
@@ -30,6 +30,7 @@ RUNS = pa.schema(
         ("invalid", pa.bool_()),
         ("kind", pa.string()),  # drafter | floor
         ("config_diff", pa.string()),  # JSON: dotted name -> [control's value, arm's value]
+        ("levels", pa.string()),  # JSON: factor of the grid -> value; {} outside a grid
         ("parameters", pa.int64()),
         ("steps", pa.int64()),
         ("tokens", pa.int64()),

@@ -25,6 +25,7 @@ def _run(experiment: str, arm: str, seed: int, **changes: object) -> dict[str, o
         "invalid": arm == "leak",
         "kind": "floor" if floor else "drafter",
         "config_diff": json.dumps({} if arm == "control" or floor else {"drafter.x": arm}),
+        "levels": "{}",
         "parameters": np.nan if floor else 1.2e7,
         "steps": np.nan if floor else 400.0,
         "tokens": np.nan if floor else 1e5,
