@@ -39,6 +39,7 @@ class Arm:
         diff: dotted name -> (control's value, this arm's value); empty for the control.
         levels: dotted name -> value of every factor of the grid that this arm is a cell of; empty
             outside the grid.
+        matched: what ``match`` set so that the arm's budget equals the control's.
         invalid: it sees what decoding cannot (``attention.leak``): never a result.
     """
 
@@ -46,6 +47,7 @@ class Arm:
     config: LabConfig
     diff: Diff
     levels: dict[str, Any] = field(default_factory=dict)
+    matched: dict[str, Any] = field(default_factory=dict)
 
     @property
     def control(self) -> bool:
@@ -79,6 +81,13 @@ class Experiment:
     def config(self) -> LabConfig:
         """The control's configuration."""
         return self.arms[0].config
+
+    def arm(self, name: str) -> Arm:
+        """The arm of a name; one that does not exist is a UserError."""
+        arms = {arm.name: arm for arm in self.arms}
+        if name not in arms:
+            raise UserError.of(f"arm of {self.name}", name, ", ".join(arms))
+        return arms[name]
 
 
 def load_experiment(
@@ -126,19 +135,17 @@ def _match(value: Any) -> str:
     return str(value)
 
 
-def arm_config(name: str, overrides: list[str] | None = None) -> LabConfig:
-    """The configuration of ``EXPERIMENT/ARM``, or of an experiment's control.
+def load_arm(name: str, overrides: list[str] | None = None) -> tuple[Experiment, Arm]:
+    """An experiment and the arm of it that ``EXPERIMENT/ARM`` names; its control without ``/ARM``.
 
     Raises:
         UserError: see ``load_experiment``; an arm that it does not have.
     """
-    path, slash, arm_name = name.rpartition("/")
+    path, slash, arm = name.rpartition("/")
     if not slash or name.endswith((".yaml", ".yml")):
-        path, arm_name = name, CONTROL
-    arms = {arm.name: arm.config for arm in load_experiment(path, overrides).arms}
-    if arm_name not in arms:
-        raise UserError.of(f"arm of {path}", arm_name, ", ".join(arms))
-    return arms[arm_name]
+        path, arm = name, CONTROL
+    experiment = load_experiment(path, overrides)
+    return experiment, experiment.arm(arm)
 
 
 def _arm(name: Any, patch: Any, control: LabConfig, levels: Mapping[str, Any] | None = None) -> Arm:

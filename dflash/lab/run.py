@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from dflash.lab.budget import match_budget
 from dflash.lab.experiment import Experiment
 from dflash.lab.files import is_disk_full, write_text
 from dflash.lab.grid import Outcome, PlannedArm, plan_arms, plan_text, result_tables
@@ -39,6 +40,9 @@ def run_experiment(lab: Lab, experiment: Experiment, results: Path) -> Finished:
             damaged or full, with nothing lost.
     """
     planned = plan_arms(lab, experiment)
+    if experiment.match:
+        experiment = match_budget(lab, experiment)
+        planned = plan_arms(lab, experiment)
     lab.say(plan_text(lab, experiment, planned))
     control = planned[0]
     floors, card = run_shared(lab, control.arm.config, control.info)
@@ -91,5 +95,8 @@ def config_text(experiment: Experiment) -> str:
             arm.name: {name: after for name, (_, after) in arm.diff.items()}
             for arm in experiment.arms[1:]
         },
+        "match": experiment.match,
+        "matched": {arm.name: arm.matched for arm in experiment.arms[1:] if arm.matched},
+        "invariants": [str(invariant) for invariant in experiment.invariants],
     }
     return yaml.safe_dump(tree, sort_keys=False, width=100, allow_unicode=True)

@@ -122,7 +122,7 @@ def forward_flops(sizes: Sizes, switches: DrafterSwitches, taps: int, work: Work
     return Flops(
         fusion=_fusion(sizes, switches, taps, work),
         attention=context + block + rest + _scores(sizes, switches, work),
-        mlp=switches.num_layers * 6 * work.slots * sizes.hidden * sizes.intermediate,
+        mlp=switches.num_layers * 6 * work.slots * sizes.hidden * _mlp_size(sizes, switches),
         head=2 * work.scored * sizes.hidden * draft_vocab(sizes, switches),
     )
 
@@ -166,6 +166,10 @@ def target_flops(
 def draft_vocab(sizes: Sizes, switches: DrafterSwitches) -> int:
     """Rows of the draft head."""
     return sizes.vocab if switches.vocab == "full" else argument_of(switches.vocab)
+
+
+def _mlp_size(sizes: Sizes, switches: DrafterSwitches) -> int:
+    return sizes.intermediate if switches.mlp_size is None else switches.mlp_size
 
 
 def _fusion(sizes: Sizes, switches: DrafterSwitches, taps: int, work: Work) -> float:

@@ -32,7 +32,7 @@ TAPS, CONTEXT = 5, 11
 SIZES = Sizes.of(target_config())
 SHAPED = [  # the switches that change how much is computed, on top of who sees whom
     toy_switches(),
-    toy_switches(num_layers=3, block_size=6),
+    toy_switches(num_layers=3, block_size=6, mlp_size=20),
     toy_switches(mask_embedding="learned", kv__projection="separate"),
     toy_switches(kv__fusion="none", features__norm=False),
     *pairwise_combinations({name: AXES[name] for name in AXES if name.startswith("kv.")}),

@@ -150,7 +150,7 @@ def build_drafter(
             config.drafter,
             target,
             answers.rollouts(),
-            _source(config, target, answers, features),
+            feature_source(config, target, answers, features),
             seed,
             directory,
             progress=lab.progress,
@@ -174,7 +174,7 @@ def _facts(
     }
 
 
-def _source(
+def feature_source(
     config: LabConfig, target: Target, answers: Answers, features: Features | None
 ) -> FeatureSource | None:
     """Stored features, or the target itself, or nothing for a drafter that reads none."""

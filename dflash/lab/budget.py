@@ -1,0 +1,161 @@
+"""Arms of equal budget (``match:``): what an arm costs more must not decide the comparison.
+
+An arm that adds parameters, or whose steps take longer, may win for that reason alone. With
+``match`` every arm gets one more setting, chosen so that the stated budget equals the control's:
+
+* ``parameters``, ``draft_flops``: ``drafter.mlp_size``, the inner width of its MLPs;
+* ``tokens``, ``wall_time``: ``train.steps``, by supervised slots or by measured seconds per step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dflash.lab.config import LabConfig, config_from_tree
+from dflash.lab.experiment import Arm, Experiment
+from dflash.lab.pipeline import check_cell
+from dflash.lab.schema import difference, patched
+from dflash.lab.stages.answers import build_answers
+from dflash.lab.stages.common import Lab
+from dflash.lab.stages.pace import build_pace
+from dflash.lab.stages.target import TargetInfo, target_info
+from dflash.model.errors import UserError
+from dflash.model.flops import Sizes, Work, forward_flops
+from dflash.model.taps import resolve_taps
+
+CONTEXT, NEW = 512, 2  # tokens: the draft step whose cost is matched, and what is new in it
+MOST = 1_000_000  # steps; more is no match but a mistake
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one kind of budget is matched.
+
+    Attributes:
+        key: dotted name of the setting that every arm gets.
+        solve: (lab, control, arm, target, seeds) -> its value.
+        planned: known without the target's answers or a measurement.
+    """
+
+    key: str
+    solve: Callable[[Lab, LabConfig, LabConfig, TargetInfo, tuple[int, ...]], int]
+    planned: bool
+
+
+def match_budget(lab: Lab, experiment: Experiment) -> Experiment:
+    """The experiment with its arms' budgets equal to the control's.
+
+    Unchanged without ``match``, and where that has been done.
+
+    Raises:
+        UserError: an arm that sets the key itself, or whose budget cannot be matched.
+    """
+    if not experiment.match or any(arm.matched for arm in experiment.arms):
+        return experiment
+    rule = RULES[experiment.match]
+    control = experiment.arms[0]
+    arms = [control, *(_matched(lab, rule, experiment, arm) for arm in experiment.arms[1:])]
+    return dataclasses.replace(experiment, arms=tuple(arms))
+
+
+def _matched(lab: Lab, rule: Rule, experiment: Experiment, arm: Arm) -> Arm:
+    control = experiment.config
+    if rule.key in arm.diff:
+        raise UserError(f"arm {arm.name} sets {rule.key}, which match={experiment.match} decides")
+    info = target_info(lab, arm.config.target)
+    try:
+        value = rule.solve(lab, control, arm.config, info, experiment.seeds)
+        tree = patched(arm.config.tree(), {rule.key: value})
+        config = config_from_tree(tree, arm.config.recipe, arm.config.tier)
+    except UserError as error:
+        raise UserError(f"arm {arm.name}, match={experiment.match}: {error}") from None
+    diff = difference(control.tree(), config.tree())
+    return dataclasses.replace(arm, config=config, diff=diff, matched={rule.key: value})
+
+
+def _parameters(config: LabConfig, info: TargetInfo) -> float:
+    return check_cell(config, info)
+
+
+def _draft_flops(config: LabConfig, info: TargetInfo) -> float:
+    taps = len(resolve_taps(config.drafter.features.taps, info.num_layers))
+    work = Work.of_draft_step(CONTEXT, NEW, config.drafter.block_size)
+    return forward_flops(Sizes.of(info.hf_config), config.drafter, taps, work).total
+
+
+def _by_width(cost: Callable[[LabConfig, TargetInfo], float]) -> Callable[..., int]:
+    """A solver for a cost that grows linearly with the MLPs' inner width."""
+
+    def solve(
+        lab: Lab, control: LabConfig, arm: LabConfig, info: TargetInfo, seeds: tuple[int, ...]
+    ) -> int:
+        size = arm.drafter.mlp_size or int(info.hf_config.get_text_config().intermediate_size)
+        wider = dataclasses.replace(arm.drafter, mlp_size=size + 1)
+        own = cost(arm, info)
+        per_neuron = cost(dataclasses.replace(arm, drafter=wider), info) - own
+        found = size + round((cost(control, info) - own) / per_neuron)
+        if found < 1:
+            raise UserError(f"no MLP is small enough: its width would be {found} instead of {size}")
+        return found
+
+    return solve
+
+
+def _by_tokens(
+    lab: Lab, control: LabConfig, arm: LabConfig, info: TargetInfo, seeds: tuple[int, ...]
+) -> int:
+    """Steps after which the arm has seen as many supervised slots as the control, over all seeds:
+    the whole number that comes nearest.
+    """
+    wanted = sum(itertools.islice(_slots(lab, control, info, seeds), _steps(lab, control, info)))
+    seen = 0
+    for step, more in enumerate(itertools.islice(_slots(lab, arm, info, seeds), MOST)):
+        if seen + more >= wanted:
+            return max(1, step + (2 * (wanted - seen) > more))
+        seen += more
+    raise UserError(f"{MOST} steps show it {seen} supervised slots, the control sees {wanted}")
+
+
+def _slots(lab: Lab, config: LabConfig, info: TargetInfo, seeds: tuple[int, ...]) -> Iterator[int]:
+    """Supervised slots of every optimizer step, summed over the seeds, without end."""
+    from dflash.training.supervision import supervised_slots  # Lightning takes seconds to import
+
+    vocab = info.hf_config.get_text_config().vocab_size
+    rollouts = build_answers(lab, config, "train", info.identity).rollouts()
+    runs = [supervised_slots(config.train, config.drafter, rollouts, vocab, seed) for seed in seeds]
+    return (sum(slots(step) for slots in runs) for step in itertools.count())
+
+
+def _steps(lab: Lab, config: LabConfig, info: TargetInfo) -> int:
+    from dflash.training.run import total_steps, trainable_rows
+
+    rollouts = build_answers(lab, config, "train", info.identity).rollouts()
+    return total_steps(config.train, len(trainable_rows(rollouts, config.train.max_length)))
+
+
+def _by_time(
+    lab: Lab, control: LabConfig, arm: LabConfig, info: TargetInfo, seeds: tuple[int, ...]
+) -> int:
+    """Steps that take the arm as long as the control takes for its own, by their measured pace."""
+    pace = build_pace(lab, control, arm, info)
+    return max(1, round(_steps(lab, control, info) * pace["control"] / pace["arm"]))
+
+
+RULES: dict[str, Rule] = {
+    "parameters": Rule("drafter.mlp_size", _by_width(_parameters), planned=True),
+    "draft_flops": Rule("drafter.mlp_size", _by_width(_draft_flops), planned=True),
+    "tokens": Rule("train.steps", _by_tokens, planned=False),
+    "wall_time": Rule("train.steps", _by_time, planned=False),
+}
+
+
+def matched_text(experiment: Experiment) -> list[str]:
+    """What ``match`` set, a line per arm."""
+    return [
+        f"{arm.name} is matched by {experiment.match}: {key}={value}"
+        for arm in experiment.arms
+        for key, value in arm.matched.items()
+    ]
