@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dflash.data.config import DataConfig
 from dflash.decoding.config import DecodeConfig
+from dflash.lab.executors.config import ExecutorConfig
 from dflash.lab.schema import check_name, default_tree, names_of, nearest, plain
 from dflash.model.errors import UserError
 from dflash.model.switches import DrafterSwitches, parse_dataclass
@@ -37,21 +38,25 @@ SCHEMA = "dflash_schema"
 
 @dataclass(frozen=True)
 class LabConfig:
-    """Everything that determines a cell except its seed."""
+    """Everything that determines a cell except its seed; and where cells run."""
 
     target: TargetConfig
     drafter: DrafterSwitches = field(default_factory=DrafterSwitches)
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
+    executor: ExecutorConfig = field(default_factory=ExecutorConfig)
     seeds: tuple[int, ...] = ()  # empty: the experiment's own
     recipe: str = ""
     tier: str = ""
 
     def tree(self) -> dict[str, Any]:
-        """Plain nested data without the names of recipe and tier, whose effect is in the rest."""
+        """What determines a cell, as plain nested data.
+
+        Without the names of recipe and tier, whose effect is in the rest, and the executor.
+        """
         tree = dataclasses.asdict(self)
-        del tree["recipe"], tree["tier"]
+        del tree["recipe"], tree["tier"], tree["executor"]
         return plain(tree)
 
 
@@ -61,6 +66,7 @@ SECTIONS: dict[str, type] = {
     "data": DataConfig,
     "train": TrainConfig,
     "decode": DecodeConfig,
+    "executor": ExecutorConfig,
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from dflash.lab.schema import check_name, difference, flatten, patched
 from dflash.model.errors import UserError
 
 CONTROL = "control"
+OF_THE_RUN = ("seeds", "executor")
 MATCHES = ("parameters", "draft_flops", "tokens", "wall_time")
 Diff = dict[str, tuple[Any, Any]]
 
@@ -179,13 +180,16 @@ def _patch(patch: Any, where: str) -> dict[str, Any]:
             check_name(key, valid_names())
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    if "seeds" in flat:
-        raise UserError(f"{where}: seeds belong to the experiment, not to an arm")
+    for key in flat:
+        if key.partition(".")[0] in OF_THE_RUN:
+            raise UserError(f"{where}: {key} belongs to the whole run, not to an arm")
     return flat
 
 
 def _patched_config(config: LabConfig, flat: dict[str, Any], where: str) -> LabConfig:
     try:
-        return config_from_tree(patched(config.tree(), flat), config.recipe, config.tier)
+        tree = patched(config.tree(), flat)
+        resolved = config_from_tree(tree, config.recipe, config.tier)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+    return replace(resolved, executor=config.executor)

@@ -6,7 +6,7 @@ producer serves all arms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dflash.lab.config import LabConfig
-from dflash.lab.stages.answers import answers_key, build_answers
+from dflash.lab.stages.answers import Split, answers_key, build_answers
 from dflash.lab.stages.card import checked_card
 from dflash.lab.stages.common import Lab
 from dflash.lab.stages.decode import build_decode, decode_key
@@ -23,13 +23,14 @@ from dflash.lab.stages.floors import FLOORS, build_floor
 from dflash.lab.stages.replay import build_replay, replay_key
 from dflash.lab.stages.target import TargetInfo
 from dflash.lab.stages.train import Trained, build_drafter, train_key
-from dflash.lab.store import Key
+from dflash.lab.store import Key, Store
 from dflash.model import DFlashDraftModel, drafter_config
 from dflash.model.errors import UserError
 
 # Other strategies start this command once more for every device, and those would wait for each
 # other at the store's locks.
 ONE_COMMAND = ("ddp_fork",)
+SPLITS: tuple[Split, ...] = ("train", "eval")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Cell:
     trained: Trained
     replay: Path
     decode: Path | None  # None when no prompt is to be really decoded
+
+    def names(self) -> dict[str, str]:
+        """Stage -> name of the entry, as ``read_cell`` wants it."""
+        names = {"train": self.trained.name, "replay": self.replay.name}
+        return names if self.decode is None else names | {"decode": self.decode.name}
 
 
 def train_cell(lab: Lab, config: LabConfig, info: TargetInfo, seed: int) -> Trained:
@@ -75,6 +81,47 @@ def run_cell(lab: Lab, config: LabConfig, info: TargetInfo, seed: int) -> Cell:
     return Cell(trained, *evaluate_drafter(lab, config, info, trained))
 
 
+def read_cell(store: Store, names: Mapping[str, str]) -> Cell:
+    """A cell from the names of its entries."""
+    decode = store.root / names["decode"] if "decode" in names else None
+    trained = Trained.of_entry(store.root / names["train"])
+    return Cell(trained, store.root / names["replay"], decode)
+
+
+def stored_cell(
+    store: Store, config: LabConfig, info: TargetInfo, seed: int
+) -> dict[str, str] | None:
+    """Names of a finished cell's entries, or None when this machine would have to build one.
+
+    Raises:
+        StoreError: a damaged entry.
+    """
+    keys = list(cell_keys(config, info, seed))
+    return {key.stage: key.name for key in keys} if all(map(store.has, keys)) else None
+
+
+def prepare_shared(lab: Lab, config: LabConfig, info: TargetInfo) -> None:
+    """Build the answers and features that cells have in common, so that none waits for another.
+
+    Raises:
+        UserError: data that fail the gates; see the stages.
+    """
+    run_shared(lab, config, info)
+    for split in SPLITS:
+        answers = build_answers(lab, config, split, info.identity)
+        build_split_features(lab, config, split, info, answers)
+
+
+def is_prepared(store: Store, config: LabConfig, info: TargetInfo) -> bool:
+    """Is everything there that ``prepare_shared`` would need a target for?
+
+    Raises:
+        StoreError: a damaged entry.
+    """
+    keys = cell_keys(config, info, seed=0)
+    return all(store.has(key) for key in keys if key.stage in ("rollouts", "features"))
+
+
 def run_shared(
     lab: Lab, config: LabConfig, info: TargetInfo
 ) -> tuple[dict[str, Path], dict[str, Any]]:
@@ -93,7 +140,7 @@ def run_shared(
 def cell_keys(config: LabConfig, info: TargetInfo, seed: int) -> Iterator[Key]:
     """Keys of all entries of one cell, in the order in which they are built."""
     names: dict[str, tuple[str, str | None]] = {}
-    for split in ("train", "eval"):
+    for split in SPLITS:
         answers = answers_key(config, split, info.identity)
         features = features_key(config, split, info, answers.name)
         yield answers

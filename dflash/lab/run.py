@@ -1,8 +1,7 @@
-"""Run an experiment: plan, cells in turn, tables."""
+"""Run an experiment: plan, cells, tables."""
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,15 @@ from typing import Any
 import yaml
 
 from dflash.lab.budget import match_budget
+from dflash.lab.cells import outcomes_by_seed, prepare
+from dflash.lab.executors.choice import choose_executor
 from dflash.lab.experiment import Experiment
-from dflash.lab.files import is_disk_full, write_text
-from dflash.lab.grid import Outcome, PlannedArm, plan_arms, plan_text, result_tables
-from dflash.lab.pipeline import run_cell, run_shared
+from dflash.lab.files import write_text
+from dflash.lab.grid import Outcome, plan_arms, plan_text, result_tables
+from dflash.lab.pipeline import run_shared
 from dflash.lab.results import write_results
 from dflash.lab.stages.common import Lab, write_json
-from dflash.lab.store import StoreError, no_space_is_user_error
+from dflash.lab.store import no_space_is_user_error
 
 
 @dataclass(frozen=True)
@@ -39,45 +40,26 @@ def run_experiment(lab: Lab, experiment: Experiment, results: Path) -> Finished:
         UserError: a configuration that cannot run, before anything has run; or the store is
             damaged or full, with nothing lost.
     """
+    executor = choose_executor(lab, experiment.config)
     planned = plan_arms(lab, experiment)
     if experiment.match:
         experiment = match_budget(lab, experiment)
         planned = plan_arms(lab, experiment)
     lab.say(plan_text(lab, experiment, planned))
     control = planned[0]
+    prepare(lab, executor, control)
     floors, card = run_shared(lab, control.arm.config, control.info)
     directory = results / experiment.name
     with no_space_is_user_error(results):
         write_text(directory / "config.yaml", config_text(experiment))
         write_json(directory / "data_card.json", card)
-    outcomes: list[Outcome] = []
-    for seed in experiment.seeds:  # seeds outside: the first is a complete, paired comparison
-        outcomes += [_run(lab, item, seed) for item in planned]
+    through: list[Outcome] = []
+    for outcomes in outcomes_by_seed(lab, executor, planned, experiment.seeds):
+        through += outcomes
         with no_space_is_user_error(results):
-            write_results(directory, result_tables(experiment, outcomes, floors))
-    failed = [(o.planned.arm.name, o.seed, o.error) for o in outcomes if o.cell is None]
-    return Finished(directory, len(outcomes) - len(failed), failed)
-
-
-def _run(lab: Lab, item: PlannedArm, seed: int) -> Outcome:
-    """One cell; whatever it raises becomes its outcome, except what concerns all cells."""
-    name = f"{item.arm.name}, seed {seed}"
-    lab.say(name)
-    try:
-        return Outcome(item, seed, run_cell(lab, item.arm.config, item.info, seed))
-    except StoreError:
-        raise
-    except Exception as error:
-        if is_disk_full(error):
-            raise
-        text = one_line(error)
-        lab.say(f"{name} failed: {text}\n{traceback.format_exc()}")
-        return Outcome(item, seed, None, text)
-
-
-def one_line(error: BaseException) -> str:
-    """``Type: text`` without line breaks, short enough for a table."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
+            write_results(directory, result_tables(experiment, through, floors))
+    failed = [(o.planned.arm.name, o.seed, o.error) for o in through if o.cell is None]
+    return Finished(directory, len(through) - len(failed), failed)
 
 
 def config_text(experiment: Experiment) -> str:

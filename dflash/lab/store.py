@@ -4,7 +4,8 @@ An entry is a directory named ``<stage>-<hash>``, where the hash covers the reso
 that matters to the stage, the keys of its inputs and the version of its code. Work happens in
 ``<stage>-<hash>.partial``, which survives a kill so that the stage can resume inside it; a manifest
 is written last and one rename makes the entry visible. A lock file keeps two processes from
-building the same entry: the second waits and then reads.
+building the same entry: the second waits and then reads. ``journal.jsonl`` has one line for every
+entry that was ever built.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dflash.lab.files import is_disk_full, write_text
 from dflash.model.errors import UserError
 
 MANIFEST = "manifest.json"
+JOURNAL = "journal.jsonl"
 HASHED_BELOW = 1 << 20  # bytes; larger files are checked by size only
 
 
@@ -99,11 +103,52 @@ class Store:
                     return self.path(key)
                 partial = self.root / f"{key.name}.partial"
                 partial.mkdir(exist_ok=True)
+                start = time.perf_counter()
                 work(partial)
                 _drop_leftovers(partial)
                 _write_manifest(partial, key)
                 os.rename(partial, self.path(key))
+                self._note(key.name, time.perf_counter() - start)
         return self.path(key)
+
+    def claim(self, name: str, wait: bool = False) -> IO[str] | None:
+        """Exclusive right to some work as long as the returned file is open, or None if taken.
+
+        The kernel gives it up when the process dies. It only shares work out: who builds an entry
+        without a claim is still safe.
+
+        Args:
+            wait: until it is free.
+        """
+        with no_space_is_user_error(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            handle = (self.root / f"{name}.claim.lock").open("w")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            handle.close()
+            return None
+        return handle
+
+    def journal(self) -> list[dict[str, Any]]:
+        """What was built, in order: time (Unix), host, pid, name, seconds of the last part.
+
+        A process that is killed right after an entry became visible leaves no line for it.
+        """
+        path = self.root / JOURNAL
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return [dict(json.loads(line)) for line in lines]
+
+    def _note(self, name: str, seconds: float) -> None:
+        """Append to the journal by a single write, which the kernel keeps in one piece."""
+        facts = {"time": time.time(), "host": socket.gethostname(), "pid": os.getpid()}
+        line = json.dumps(facts | {"name": name, "seconds": round(seconds, 3)}) + "\n"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        descriptor = os.open(self.root / JOURNAL, flags, 0o644)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
 
     def entries(self, stage: str) -> list[Path]:
         """Complete entries of a stage, oldest first."""

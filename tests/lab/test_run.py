@@ -11,8 +11,8 @@ import torch
 import yaml
 
 from analysis.load import load
-from dflash.lab import run as run_module
 from dflash.lab.config import compose_config
+from dflash.lab.executors import job as jobs
 from dflash.lab.experiment import load_experiment
 from dflash.lab.results import read_table
 from dflash.lab.run import run_experiment
@@ -134,7 +134,7 @@ def test_a_failing_cell_is_a_row_and_the_rest_goes_on(start, lab, small, tmp_pat
 
 
 def test_an_interrupted_grid_ends_as_an_uninterrupted_one(start, lab, small, tmp_path, monkeypatch):
-    honest = run_module.run_cell
+    honest = jobs.run_cell
     calls = []
 
     def interrupted(lab, config, info, seed):
@@ -143,12 +143,12 @@ def test_an_interrupted_grid_ends_as_an_uninterrupted_one(start, lab, small, tmp
             raise KeyboardInterrupt
         return honest(lab, config, info, seed)
 
-    monkeypatch.setattr(run_module, "run_cell", interrupted)
+    monkeypatch.setattr(jobs, "run_cell", interrupted)
     with pytest.raises(KeyboardInterrupt):
         start()
     partial = load(small, tmp_path / "results").runs
     assert sorted(set(partial.loc[partial["kind"] == "drafter", "seed"])) == [0]
-    monkeypatch.setattr(run_module, "run_cell", honest)
+    monkeypatch.setattr(jobs, "run_cell", honest)
     resumed = tables(start().directory)
     whole = Lab(Store(tmp_path / "other"), lab.say, progress=False)
     assert resumed == tables(start(lab=whole, where=tmp_path / "again").directory)

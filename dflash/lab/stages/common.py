@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from tqdm import tqdm
 
 from dflash.lab.code_version import code_version
@@ -39,6 +40,11 @@ class Lab:
             self._loaded.clear()
             self._loaded[config] = load_target(config, self.store.root / "targets")
         return self._loaded[config]
+
+    def unload(self) -> None:
+        """Give the target's memory back."""
+        self._loaded.clear()
+        torch.cuda.empty_cache()
 
     def bar(self, items: Sequence[T], what: str) -> Iterable[T]:
         """``items`` behind a progress bar, if bars are wanted."""

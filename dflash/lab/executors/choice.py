@@ -1,0 +1,55 @@
+"""The executor that a configuration asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Protocol
+
+import torch
+
+from dflash.lab.config import LabConfig
+from dflash.lab.executors.in_turn import InTurn
+from dflash.lab.executors.job import Job, Result
+from dflash.lab.executors.processes import Processes
+from dflash.lab.executors.slots import cores_here, divide, gpus_here
+from dflash.lab.stages.common import Lab
+from dflash.target.load import device_of
+
+
+class Executor(Protocol):
+    """Runs jobs, some at a time."""
+
+    def run(self, jobs: Sequence[Job]) -> Generator[tuple[Job, Result]]:
+        """Every job with its result, in the order in which they end."""
+
+
+def choose_executor(lab: Lab, config: LabConfig) -> Executor:
+    """``executor.kind``, as this machine allows it.
+
+    Raises:
+        UserError: a package that is not installed, or more workers than the machine has devices.
+    """
+    if config.executor.kind == "ray":
+        from dflash.lab.executors.ray_cluster import RayCluster
+
+        return RayCluster(lab, config.executor)
+    if config.executor.kind == "slurm":
+        from dflash.lab.executors.slurm import Slurm
+
+        return Slurm(lab, config.executor)
+    return _local(lab, config)
+
+
+def _local(lab: Lab, config: LabConfig) -> Executor:
+    workers, retries = config.executor.workers, config.executor.retries
+    device = device_of(config.target.device)
+    if device.type == "cuda" and device.index is None:
+        devices = gpus_here(torch.cuda.device_count())
+        if len(devices) > 1:
+            return Processes(lab, devices, workers, retries)
+    if workers is None or workers == 1:
+        return InTurn(lab)
+    slots = divide(cores_here(), [], workers)
+    # A number of threads is part of a device's name and so of keys: count them as the workers do.
+    torch.set_num_threads(min(torch.get_num_threads(), slots[0].threads))
+    return Processes(lab, [], workers, retries)
