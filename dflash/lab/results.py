@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from dflash.model.errors import UserError
 from dflash.target.files import replacing
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 VERSION_KEY = b"dflash_schema_version"
 
 Row = dict[str, Any]
@@ -36,6 +36,10 @@ RUNS = pa.schema(
         ("train_seconds", pa.float64()),
         ("final_loss", pa.float64()),
         ("norm_moved", pa.float64()),
+        ("order_hash", pa.string()),  # of the sequences fed, step by step; empty for floors
+        ("anchor_hash", pa.string()),
+        ("feature_hash", pa.string()),  # empty where no features are read
+        ("init_hash", pa.string()),  # of every parameter's starting value
         ("device", pa.string()),
         ("dtype", pa.string()),
         ("target", pa.string()),
