@@ -16,6 +16,7 @@ def caveats(result: Result, table: pd.DataFrame) -> list[str]:
     rows = measured(result, headline_source(result))
     return [
         *_where(result, rows),
+        *_matched(result.runs),
         *_start(result),
         *_seeds_and_prompts(result, table, rows),
         *_loops(table, rows),
@@ -56,6 +57,33 @@ def _where(result: Result, rows: pd.DataFrame) -> list[str]:
             found = ", ".join(sorted(trained[column].unique()))
             lines.append(f"Runs differ in {column} ({found}): they are not matched.")
     return lines
+
+
+FED = {"order_hash": "order of data", "anchor_hash": "anchors", "feature_hash": "features"}
+
+
+def _matched(runs: pd.DataFrame) -> list[str]:
+    """What the recorded hashes of an arm and its control do not share, from `runs` alone.
+
+    Starting values are compared where the numbers of parameters are equal: other parameters give
+    another hash anyway.
+    """
+    fine = runs[(runs["kind"] == "drafter") & (runs["status"] == "ok")]
+    columns = [*FED, "init_hash", "parameters"]
+    pairs = fine[~fine["control"]].merge(
+        fine.loc[fine["control"], ["seed", *columns]], on="seed", suffixes=("", "_control")
+    )
+    other = {what: pairs[column] != pairs[f"{column}_control"] for column, what in FED.items()}
+    other["starting values"] = (pairs["init_hash"] != pairs["init_hash_control"]) & (
+        pairs["parameters"] == pairs["parameters_control"]
+    )
+    frame = pd.DataFrame(other).groupby(pairs["arm"], sort=False).any()
+    return [
+        f"{arm} and the control differ in {', '.join(frame.columns[differs])}: "
+        "their difference in τ covers that too."
+        for arm, differs in frame.iterrows()
+        if differs.any()
+    ]
 
 
 # The near-sighted start is fitted to the control's features, rotary positions and mask vector.

@@ -32,6 +32,10 @@ RUNS = {
     "norm_moved": Column(
         "float", "largest |w - initial w| of the q/k norm weights; NaN without them"
     ),
+    "order_hash": Column("str", "hash of the sequences fed, step by step; empty for floors"),
+    "anchor_hash": Column("str", "hash of the anchors fed"),
+    "feature_hash": Column("str", "hash of features fed (sampled); empty where none are read"),
+    "init_hash": Column("str", "hash of every parameter's starting value"),
     "device": Column("str", "where it was measured"),
     "dtype": Column("str", "arithmetic of target and drafter in evaluation"),
     "target": Column("str", "label of the target model"),

@@ -42,6 +42,7 @@ def render(result: Result, table: pd.DataFrame, effects: pd.DataFrame) -> str:
         str(result.config.get("question", "")),
         "Tokens emitted per target call (τ): mean over prompts, averaged over seeds, 95% interval.",
         _tau_table(drafters),
+        str(result.matched.get("sentence", "")),
         "## Difference to the control\n\nPaired by prompt and seed; p: Wilcoxon signed-rank over "
         "prompts; Holm's adjustment covers the rows of this table.",
         _difference_table(drafters),

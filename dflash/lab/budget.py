@@ -70,6 +70,7 @@ def _matched(lab: Lab, rule: Rule, experiment: Experiment, arm: Arm) -> Arm:
         value = rule.solve(lab, control, arm.config, info, experiment.seeds)
         tree = patched(arm.config.tree(), {rule.key: value})
         config = config_from_tree(tree, arm.config.recipe, arm.config.tier)
+        config = dataclasses.replace(config, executor=arm.config.executor)
     except UserError as error:
         raise UserError(f"arm {arm.name}, match={experiment.match}: {error}") from None
     diff = difference(control.tree(), config.tree())

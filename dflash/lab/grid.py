@@ -24,6 +24,7 @@ from dflash.lab.stages.train import CODE as TRAIN_CODE
 from dflash.model.errors import UserError
 
 NAN = float("nan")
+HASHES = ("order_hash", "anchor_hash", "feature_hash", "init_hash")
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ def _common_row(experiment: Experiment, planned: PlannedArm, run_id: str) -> Row
         "train_seconds": NAN,
         "final_loss": NAN,
         "norm_moved": NAN,
+        **dict.fromkeys(HASHES, ""),
         "device": planned.info.device,
         "dtype": planned.arm.config.target.dtype,
         "target": planned.arm.config.target.name,
@@ -166,7 +168,7 @@ def _run_row(experiment: Experiment, outcome: Outcome, run_id: str) -> Row:
         return row | {"status": "failed", "error": outcome.error}
     facts = outcome.cell.trained.facts
     names = ("parameters", "steps", "tokens", "train_seconds", "final_loss", "norm_moved")
-    counted = {name: facts[name] for name in names}
+    counted = {name: facts[name] for name in (*names, *HASHES)}
     packages = json.dumps(facts["packages"], sort_keys=True)
     return row | counted | {"device": facts["device"], "packages": packages}
 

@@ -37,6 +37,10 @@ RUNS = pa.schema(
         ("train_seconds", pa.float64()),
         ("final_loss", pa.float64()),
         ("norm_moved", pa.float64()),
+        ("order_hash", pa.string()),  # of the sequences fed, step by step; empty for floors
+        ("anchor_hash", pa.string()),
+        ("feature_hash", pa.string()),  # empty where no features are read
+        ("init_hash", pa.string()),  # of every parameter's starting value
         ("device", pa.string()),
         ("dtype", pa.string()),
         ("target", pa.string()),

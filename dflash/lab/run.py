@@ -14,6 +14,7 @@ from dflash.lab.executors.choice import choose_executor
 from dflash.lab.experiment import Experiment
 from dflash.lab.files import write_text
 from dflash.lab.grid import Outcome, plan_arms, plan_text, result_tables
+from dflash.lab.matched import prove_matched
 from dflash.lab.pipeline import run_shared
 from dflash.lab.results import write_results
 from dflash.lab.stages.common import Lab, write_json
@@ -56,9 +57,11 @@ def run_experiment(lab: Lab, experiment: Experiment, results: Path) -> Finished:
     through: list[Outcome] = []
     for outcomes in outcomes_by_seed(lab, executor, planned, experiment.seeds):
         through += outcomes
+        proof = prove_matched(through, experiment.invariants)
         with no_space_is_user_error(results):
-            write_results(directory, result_tables(experiment, through, floors))
-    failed = [(o.planned.arm.name, o.seed, o.error) for o in through if o.cell is None]
+            write_json(directory / "matched.json", proof.report())
+            write_results(directory, result_tables(experiment, proof.outcomes, floors))
+    failed = [(o.planned.arm.name, o.seed, o.error) for o in proof.outcomes if o.cell is None]
     return Finished(directory, len(through) - len(failed), failed)
 
 

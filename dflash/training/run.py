@@ -26,6 +26,7 @@ from dflash.target import Target, check_mask_token
 from dflash.training.clock import TrainClock
 from dflash.training.config import TrainConfig
 from dflash.training.datamodule import DrafterData
+from dflash.training.fed import FeedRecord
 from dflash.training.init import INITIALISERS
 from dflash.training.module import Borrowed, DrafterTraining
 from dflash.training.precision import precision_of
@@ -41,6 +42,7 @@ CHATTER = (
     ".*does not have many workers.*",  # batches are read from mapped memory
 )
 FINISHED = "clock.json"
+FED = "fed.json"
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,10 @@ class TrainResult:
         tokens: supervised slots seen, over all steps.
         train_seconds: wall clock, summed over resumed parts.
         norm_moved: largest absolute change of any q/k-norm weight; NaN without such norms.
+        order_hash, anchor_hash, feature_hash: of what all steps were fed, see
+            :mod:`dflash.training.fed`; ``feature_hash`` is empty where no features are read.
+        init_hash: of ``init``.
+        init: parameter -> shape and hash of its starting value.
     """
 
     path: Path
@@ -62,6 +68,11 @@ class TrainResult:
     train_seconds: float
     final_loss: float
     norm_moved: float
+    order_hash: str
+    anchor_hash: str
+    feature_hash: str
+    init_hash: str
+    init: dict[str, str]
 
 
 def build_drafter(
@@ -132,9 +143,9 @@ def train_drafter(
     drafter.config._attn_implementation = config.attention
     data = DrafterData(kept, source, config, switches.block_size, seed, steps)
     module = DrafterTraining(drafter, Borrowed(target.embedding, target.head), config, steps)
-    clock = TrainClock(directory / FINISHED)
+    watchers = [TrainClock(directory / FINISHED), FeedRecord(directory / FED)]
     L.seed_everything(seed, verbose=False)
-    trainer = build_trainer(config, steps, directory, clock, target.device, progress)
+    trainer = build_trainer(config, steps, directory, watchers, target.device, progress)
     resume = directory / CHECKPOINT
     try:
         trainer.fit(
@@ -149,6 +160,7 @@ def train_drafter(
         steps=steps,
         norm_moved=_largest_move(drafter, start),
         **json.loads((directory / FINISHED).read_text()),
+        **json.loads((directory / FED).read_text()),
     )
 
 
@@ -173,11 +185,15 @@ def build_trainer(
     config: TrainConfig,
     steps: int,
     directory: Path,
-    clock: Callback,
+    watchers: Sequence[Callback],
     device: torch.device,
     progress: bool,
 ) -> L.Trainer:
-    """The Lightning trainer of one run, on the target's kind of device."""
+    """The Lightning trainer of one run, on the target's kind of device.
+
+    Args:
+        watchers: callbacks whose state belongs into the resume points.
+    """
     resume_points = ModelCheckpoint(
         dirpath=directory,
         filename="last",
@@ -195,7 +211,7 @@ def build_trainer(
         strategy=config.strategy,
         precision=cast(Any, precision_of(config.precision, device)),
         logger=LOGGERS[config.logger](directory),
-        callbacks=[clock, resume_points, *bars],
+        callbacks=[*watchers, resume_points, *bars],
         log_every_n_steps=1,
         enable_progress_bar=progress,
         enable_model_summary=False,

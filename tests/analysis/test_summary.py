@@ -294,3 +294,31 @@ def test_conclusions_are_computed(make_result: Make) -> None:
     control, worse = conclude(table)
     assert f"{at(table, 'control')['tau']:.3f}" in control
     assert worse.startswith("worse: worse. Its paired difference to the control is -0.")
+
+
+def test_arms_that_were_fed_otherwise_are_named(make_result: Make) -> None:
+    """From the tables alone: hashes of an arm beside its control's of the same seed."""
+
+    def change(frames: dict[str, pd.DataFrame]) -> None:
+        runs = frames["runs"]
+        other = (runs["arm"] == "worse") & (runs["seed"] == 1)
+        runs.loc[other, ["anchor_hash", "init_hash"]] = "other"
+        wider = runs["arm"] == "better"
+        runs.loc[wider, "init_hash"] = "other"
+        runs.loc[wider, "parameters"] = 2e7
+
+    arms = {"control": 0.0, "worse": -0.12, "better": 0.12, "floor:unigram": -0.3}
+    text, _ = read(make_result(arms=arms, change=change))
+    assert "* worse and the control differ in anchors, starting values: " in text
+    assert "better and the control" not in text
+    assert "floor:unigram and the control" not in text
+
+
+def test_matched_arms_are_said_to_be(make_result: Make) -> None:
+    directory = make_result()
+    assert "the control differ in" not in read(directory)[0]
+    (directory / "matched.json").write_text('{"sentence": "Arms matched: all of it."}')
+    assert "\n\nArms matched: all of it.\n\n" in read(directory)[0]
+    (directory / "matched.json").write_text("{")
+    with pytest.raises(UserError, match=r"matched\.json is not readable"):
+        read(directory)

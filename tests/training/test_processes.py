@@ -58,6 +58,8 @@ def test_a_run_in_two_processes_comes_back_whole(shared, whole):
     assert result["parameters"] == whole.parameters
     assert result["final_loss"] == pytest.approx(whole.final_loss, rel=1e-3)
     assert result["norm_moved"] == pytest.approx(whole.norm_moved, rel=1e-2)
+    for kind in ("order_hash", "anchor_hash", "feature_hash", "init"):
+        assert result[kind] == getattr(whole, kind)
 
 
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, whole):
