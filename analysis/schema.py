@@ -28,9 +28,7 @@ RUNS = {
     "tokens": Column("float", "supervised tokens seen in training"),
     "train_seconds": Column("float", "wall seconds of training"),
     "final_loss": Column("float", "last training loss; not comparable between losses"),
-    "norm_moved": Column(
-        "float", "largest |w - initial w| of the q/k norm weights; NaN without them"
-    ),
+    "moved": Column("str", "JSON: component -> largest |w - initial w| of its parameters"),
     "device": Column("str", "where it was measured"),
     "dtype": Column("str", "arithmetic of target and drafter in evaluation"),
     "target": Column("str", "label of the target model"),

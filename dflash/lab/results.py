@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from dflash.model.errors import UserError
 from dflash.target.files import replacing
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 VERSION_KEY = b"dflash_schema_version"
 
 Row = dict[str, Any]
@@ -35,7 +35,7 @@ RUNS = pa.schema(
         ("tokens", pa.int64()),
         ("train_seconds", pa.float64()),
         ("final_loss", pa.float64()),
-        ("norm_moved", pa.float64()),
+        ("moved", pa.string()),  # JSON: component -> largest |change| of its parameters
         ("device", pa.string()),
         ("dtype", pa.string()),
         ("target", pa.string()),

@@ -28,6 +28,7 @@ from dflash.training.config import TrainConfig
 from dflash.training.datamodule import DrafterData
 from dflash.training.init import INITIALISERS
 from dflash.training.module import Borrowed, DrafterTraining
+from dflash.training.moves import largest_moves, starting_values
 from dflash.training.precision import precision_of
 
 CHECKPOINT = "last.ckpt"
@@ -52,7 +53,7 @@ class TrainResult:
         parameters: trainable parameters, the target's not counted.
         tokens: supervised slots seen, over all steps.
         train_seconds: wall clock, summed over resumed parts.
-        norm_moved: largest absolute change of any q/k-norm weight; NaN without such norms.
+        moved: component -> largest absolute change of any of its parameters.
     """
 
     path: Path
@@ -61,7 +62,7 @@ class TrainResult:
     tokens: int
     train_seconds: float
     final_loss: float
-    norm_moved: float
+    moved: dict[str, float]
 
 
 def build_drafter(
@@ -120,15 +121,16 @@ def train_drafter(
     """Train, or go on training, in ``directory``.
 
     A run that was killed resumes at its last resume point; the finished weights equal those of an
-    uninterrupted run bit for bit on a CPU.
+    uninterrupted run bit for bit on a CPU. ``config.seed_shift`` is added to ``seed``.
     """
+    seed += config.seed_shift
     directory.mkdir(parents=True, exist_ok=True)
     rows = trainable_rows(rollouts, config.max_length)
     kept = [rollouts[row] for row in rows]
     source = None if features is None else _Rows(features, rows)
     steps = total_steps(config, len(kept))
     drafter = build_drafter(switches, target, rollouts, config, seed).to(target.device)
-    start = _norm_weights(drafter)
+    start = starting_values(drafter)
     drafter.config._attn_implementation = config.attention
     data = DrafterData(kept, source, config, switches.block_size, seed, steps)
     module = DrafterTraining(drafter, Borrowed(target.embedding, target.head), config, steps)
@@ -147,7 +149,7 @@ def train_drafter(
         path=directory / DRAFTER,
         parameters=sum(p.numel() for p in drafter.parameters() if p.requires_grad),
         steps=steps,
-        norm_moved=_largest_move(drafter, start),
+        moved=largest_moves(drafter, start),
         **json.loads((directory / FINISHED).read_text()),
     )
 
@@ -239,21 +241,6 @@ class _Rows:
 
     def row(self, index: int) -> torch.Tensor:
         return self.source.row(self.rows[index])
-
-
-def _norm_weights(drafter: DFlashDraftModel) -> dict[str, torch.Tensor]:
-    names = ("q_norm.weight", "k_norm.weight")
-    return {
-        name: value.detach().clone()
-        for name, value in drafter.named_parameters()
-        if name.endswith(names)
-    }
-
-
-def _largest_move(drafter: DFlashDraftModel, start: dict[str, torch.Tensor]) -> float:
-    now = _norm_weights(drafter)
-    moves = [float((now[name] - value.to(now[name])).abs().max()) for name, value in start.items()]
-    return max(moves, default=float("nan"))
 
 
 def _save(drafter: DFlashDraftModel, path: Path) -> None:

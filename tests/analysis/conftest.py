@@ -30,7 +30,7 @@ def _run(experiment: str, arm: str, seed: int, **changes: object) -> dict[str, o
         "tokens": np.nan if floor else 1e5,
         "train_seconds": np.nan if floor else 180.0,
         "final_loss": np.nan if floor else 3.1,
-        "norm_moved": np.nan if floor else 0.02,
+        "moved": "{}" if floor else json.dumps({"q_norm": 0.02, "fc": 0.01, "layers.0": 0.05}),
         "device": "cpu (2 threads)",
         "dtype": "float32",
         "target": "toy",

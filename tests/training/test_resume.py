@@ -70,7 +70,7 @@ def test_any_interruption_leaves_no_trace(
     directory, uninterrupted = whole
     assert_same(weights(resumed), weights(uninterrupted))
     assert (resumed.tokens, resumed.final_loss) == (uninterrupted.tokens, uninterrupted.final_loss)
-    assert resumed.norm_moved == uninterrupted.norm_moved
+    assert resumed.moved == uninterrupted.moved
     assert logged(tmp_path) == logged(directory)
     assert sorted(logged(tmp_path)) == list(range(10))
     # optimizer and schedule too, as the last resume point has them
