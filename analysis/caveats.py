@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis import statistics
+from analysis import components, statistics
 from analysis.load import Result
 from analysis.statistics import CLUSTER
-from analysis.table import ALL_ANSWERS, WITHOUT_LOOPS, headline_source, measured
-from analysis.verdict import MIN_PROMPTS, MIN_SEEDS, norms_frozen
+from analysis.table import ALL_ANSWERS, WITHOUT_LOOPS, arm_order, headline_source, measured
+from analysis.verdict import MIN_PROMPTS, MIN_SEEDS
 
 
 def caveats(result: Result, table: pd.DataFrame) -> list[str]:
@@ -23,6 +23,7 @@ def caveats(result: Result, table: pd.DataFrame) -> list[str]:
         *_losslessness(table),
         *_too_good(result, rows),
         *_left_out(result, table, rows),
+        *_frozen(result),
     ]
 
 
@@ -203,6 +204,21 @@ def _left_out(result: Result, table: pd.DataFrame, rows: pd.DataFrame) -> list[s
     invalid = table.loc[table["invalid"], "arm"].unique()
     if len(invalid):
         lines.append(f"Negative control, never a result: {', '.join(invalid)}.")
-    if norms_frozen(result.runs[result.runs["control"]]):
-        lines.append("The control's q/k-norm weights never moved: nothing is said about them.")
+    return lines
+
+
+def _frozen(result: Result) -> list[str]:
+    """What never moved, with how far everything else did, for each arm that is refused for it."""
+    control = result.runs[result.runs["control"]]
+    lines = []
+    for arm in arm_order(result.runs):
+        own = result.runs[result.runs["arm"] == arm]
+        reason = components.frozen(own, control)
+        if reason:
+            every = components.moves(own) | components.moves(control)
+            far = ", ".join(f"{name} {move:.1g}" for name, move in sorted(every.items()))
+            lines.append(
+                f"{arm} is refused a verdict: {reason}. Largest change of each component in "
+                f"training, over the run that changed it least: {far}."
+            )
     return lines

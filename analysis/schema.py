@@ -29,13 +29,11 @@ RUNS = {
     "tokens": Column("float", "supervised tokens seen in training"),
     "train_seconds": Column("float", "wall seconds of training"),
     "final_loss": Column("float", "last training loss; not comparable between losses"),
-    "norm_moved": Column(
-        "float", "largest |w - initial w| of the q/k norm weights; NaN without them"
-    ),
     "order_hash": Column("str", "hash of the sequences fed, step by step; empty for floors"),
     "anchor_hash": Column("str", "hash of the anchors fed"),
     "feature_hash": Column("str", "hash of features fed (sampled); empty where none are read"),
     "init_hash": Column("str", "hash of every parameter's starting value"),
+    "moved": Column("str", "JSON: component -> largest |w - initial w| of its parameters"),
     "device": Column("str", "where it was measured"),
     "dtype": Column("str", "arithmetic of target and drafter in evaluation"),
     "target": Column("str", "label of the target model"),

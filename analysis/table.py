@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 
 from analysis import statistics
+from analysis.components import frozen
 from analysis.load import Result
 from analysis.statistics import CLUSTER, RESAMPLES, Interval
-from analysis.verdict import norms_frozen, touches_qk_norm, verdict
+from analysis.verdict import verdict
 
 BASELINE = "same loop, block size 1"
 ALL_ANSWERS, WITHOUT_LOOPS = "all", "without loops"
@@ -156,17 +157,14 @@ def _judge(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     for answers in table["answers"].unique():
         family = (table["answers"] == answers) & ~table["invalid"]
         table.loc[family, "p_holm"] = statistics.holm(table.loc[family, "p"].to_numpy())
-    frozen = norms_frozen(runs[runs["control"]])
-    diffs = runs.groupby("arm")["config_diff"].first()
-    table["verdict"] = [
-        _words(row, frozen and touches_qk_norm(diffs[row["arm"]]))
-        for row in table.to_dict("records")
-    ]
+    control = runs[runs["control"]]
+    unmoved = {arm: frozen(own, control) for arm, own in runs.groupby("arm")}
+    table["verdict"] = [_words(row, unmoved[row["arm"]]) for row in table.to_dict("records")]
     first = ["experiment", "answers", "arm", "bench"]
     return table[first + [column for column in table if column not in first]]
 
 
-def _words(row: dict, frozen: bool) -> str:
+def _words(row: dict, unmoved: str) -> str:
     if row["prompts"] == 0 and row["failed"]:
         return "failed"
     if row["control"] or row["kind"] == "floor":
@@ -178,5 +176,5 @@ def _words(row: dict, frozen: bool) -> str:
         row["paired_prompts"],
         row["paired_seeds"],
         invalid=row["invalid"],
-        norms_frozen=frozen,
+        frozen=unmoved,
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pandas as pd
 
 from analysis.markdown import number, with_interval
@@ -21,18 +19,19 @@ def verdict(
     seeds: int,
     *,
     invalid: bool = False,
-    norms_frozen: bool = False,
+    frozen: str = "",
 ) -> str:
     """The verdict on `arm - control`.
 
     prompts, seeds: how many the paired difference rests on. invalid: the arm is a negative
-    control. norms_frozen: the arm changes q/k norms whose weights never moved in the control.
+    control. frozen: which components the arm is about and training never moved
+    (`analysis.components.frozen`).
     'better' and 'worse' need both an interval that excludes 0 and a Holm-adjusted p below 5%.
     """
     if invalid:
         return "invalid"
-    if norms_frozen:
-        return "refused (the control's q/k-norm weights never moved)"
+    if frozen:
+        return f"refused ({frozen})"
     if prompts == 0:
         return "not compared (no answers paired with the control)"
     if prompts < MIN_PROMPTS:
@@ -47,18 +46,6 @@ def verdict(
         return "worse"
     detectable = smallest_detectable(difference.standard_error)
     return f"no evidence of a difference (smallest detectable: {detectable:.2g})"
-
-
-def touches_qk_norm(config_diff: str) -> bool:
-    """Does a run's JSON config diff change a q/k-norm switch (`qk_norm`, `qk_norm_place`)?"""
-    return "qk_norm" in json.dumps(json.loads(config_diff or "{}"))
-
-
-def norms_frozen(control_runs: pd.DataFrame) -> bool:
-    """True if in some control run the q/k-norm weights never moved (NaN: it has none, nothing to
-    judge).
-    """
-    return bool((control_runs["norm_moved"] == 0).any())
 
 
 def conclude(table: pd.DataFrame) -> list[str]:

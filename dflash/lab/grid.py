@@ -138,8 +138,8 @@ def _common_row(experiment: Experiment, planned: PlannedArm, run_id: str) -> Row
         "tokens": 0,
         "train_seconds": NAN,
         "final_loss": NAN,
-        "norm_moved": NAN,
         **dict.fromkeys(HASHES, ""),
+        "moved": "{}",
         "device": planned.info.device,
         "dtype": planned.arm.config.target.dtype,
         "target": planned.arm.config.target.name,
@@ -167,10 +167,10 @@ def _run_row(experiment: Experiment, outcome: Outcome, run_id: str) -> Row:
     if outcome.cell is None:
         return row | {"status": "failed", "error": outcome.error}
     facts = outcome.cell.trained.facts
-    names = ("parameters", "steps", "tokens", "train_seconds", "final_loss", "norm_moved")
+    names = ("parameters", "steps", "tokens", "train_seconds", "final_loss")
     counted = {name: facts[name] for name in (*names, *HASHES)}
-    packages = json.dumps(facts["packages"], sort_keys=True)
-    return row | counted | {"device": facts["device"], "packages": packages}
+    objects = {name: json.dumps(facts[name], sort_keys=True) for name in ("moved", "packages")}
+    return row | counted | objects | {"device": facts["device"]}
 
 
 def _floor_row(experiment: Experiment, control: PlannedArm, name: str, run_id: str) -> Row:

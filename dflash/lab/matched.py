@@ -106,6 +106,8 @@ ASPECTS = (
     Aspect("initial values", "init", INIT),
 )
 
+COUNTED = ("steps", "tokens")  # facts that an invariant may name as well
+
 
 @dataclass(frozen=True)
 class Comparison:

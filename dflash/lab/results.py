@@ -36,11 +36,11 @@ RUNS = pa.schema(
         ("tokens", pa.int64()),
         ("train_seconds", pa.float64()),
         ("final_loss", pa.float64()),
-        ("norm_moved", pa.float64()),
         ("order_hash", pa.string()),  # of the sequences fed, step by step; empty for floors
         ("anchor_hash", pa.string()),
         ("feature_hash", pa.string()),  # empty where no features are read
         ("init_hash", pa.string()),  # of every parameter's starting value
+        ("moved", pa.string()),  # JSON: component -> largest |change| of its parameters
         ("device", pa.string()),
         ("dtype", pa.string()),
         ("target", pa.string()),

@@ -51,6 +51,9 @@ class TrainConfig:
         precision: ``auto`` is bf16 autocast where the device has fast bf16, else 32-bit;
             master weights are fp32 either way.
         checkpoint_every: optimizer steps between resume points.
+        replica: number of a rerun; it changes nothing that is computed.
+        seed_shift: added to the seed of initial values, order and anchors; pairing stays by the
+            seed without it.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -76,6 +79,8 @@ class TrainConfig:
     strategy: str = "auto"
     checkpoint_every: int = 50
     logger: Literal["csv", "tensorboard", "wandb"] = "csv"
+    replica: int = 0
+    seed_shift: int = 0
 
     def __post_init__(self) -> None:
         positive = ("epochs", "sequences", "anchors_per_sequence", "checkpoint_every", "devices")
@@ -89,6 +94,9 @@ class TrainConfig:
         if self.sequences < self.devices:
             allowed = f"at most train.sequences={self.sequences}"
             raise UserError.of("train.devices", self.devices, allowed)
+        for name in ("replica", "seed_shift"):
+            if getattr(self, name) < 0:
+                raise UserError.of(f"train.{name}", getattr(self, name), "an integer from 0 on")
         for name in ("lr", "clip"):
             if getattr(self, name) <= 0:
                 raise UserError.of(f"train.{name}", getattr(self, name), "a positive number")

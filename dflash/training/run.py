@@ -29,6 +29,7 @@ from dflash.training.datamodule import DrafterData
 from dflash.training.fed import FeedRecord
 from dflash.training.init import INITIALISERS
 from dflash.training.module import Borrowed, DrafterTraining
+from dflash.training.moves import largest_moves, starting_values
 from dflash.training.precision import precision_of
 
 CHECKPOINT = "last.ckpt"
@@ -54,11 +55,11 @@ class TrainResult:
         parameters: trainable parameters, the target's not counted.
         tokens: supervised slots seen, over all steps.
         train_seconds: wall clock, summed over resumed parts.
-        norm_moved: largest absolute change of any q/k-norm weight; NaN without such norms.
         order_hash, anchor_hash, feature_hash: of what all steps were fed, see
             :mod:`dflash.training.fed`; ``feature_hash`` is empty where no features are read.
         init_hash: of ``init``.
         init: parameter -> shape and hash of its starting value.
+        moved: component -> largest absolute change of any of its parameters.
     """
 
     path: Path
@@ -67,12 +68,12 @@ class TrainResult:
     tokens: int
     train_seconds: float
     final_loss: float
-    norm_moved: float
     order_hash: str
     anchor_hash: str
     feature_hash: str
     init_hash: str
     init: dict[str, str]
+    moved: dict[str, float]
 
 
 def build_drafter(
@@ -131,15 +132,16 @@ def train_drafter(
     """Train, or go on training, in ``directory``.
 
     A run that was killed resumes at its last resume point; the finished weights equal those of an
-    uninterrupted run bit for bit on a CPU.
+    uninterrupted run bit for bit on a CPU. ``config.seed_shift`` is added to ``seed``.
     """
+    seed += config.seed_shift
     directory.mkdir(parents=True, exist_ok=True)
     rows = trainable_rows(rollouts, config.max_length)
     kept = [rollouts[row] for row in rows]
     source = None if features is None else _Rows(features, rows)
     steps = total_steps(config, len(kept))
     drafter = build_drafter(switches, target, rollouts, config, seed).to(target.device)
-    start = _norm_weights(drafter)
+    start = starting_values(drafter)
     drafter.config._attn_implementation = config.attention
     data = DrafterData(kept, source, config, switches.block_size, seed, steps)
     module = DrafterTraining(drafter, Borrowed(target.embedding, target.head), config, steps)
@@ -158,7 +160,7 @@ def train_drafter(
         path=directory / DRAFTER,
         parameters=sum(p.numel() for p in drafter.parameters() if p.requires_grad),
         steps=steps,
-        norm_moved=_largest_move(drafter, start),
+        moved=largest_moves(drafter, start),
         **json.loads((directory / FINISHED).read_text()),
         **json.loads((directory / FED).read_text()),
     )
@@ -255,21 +257,6 @@ class _Rows:
 
     def row(self, index: int) -> torch.Tensor:
         return self.source.row(self.rows[index])
-
-
-def _norm_weights(drafter: DFlashDraftModel) -> dict[str, torch.Tensor]:
-    names = ("q_norm.weight", "k_norm.weight")
-    return {
-        name: value.detach().clone()
-        for name, value in drafter.named_parameters()
-        if name.endswith(names)
-    }
-
-
-def _largest_move(drafter: DFlashDraftModel, start: dict[str, torch.Tensor]) -> float:
-    now = _norm_weights(drafter)
-    moves = [float((now[name] - value.to(now[name])).abs().max()) for name, value in start.items()]
-    return max(moves, default=float("nan"))
 
 
 def _save(drafter: DFlashDraftModel, path: Path) -> None:

@@ -182,19 +182,20 @@ def test_few_prompts_per_bench_still_allow_a_verdict_over_all(make_result: Make)
     assert "gsm8k (9), humaneval (9)" in text
 
 
-def test_norm_verdict_is_refused_when_the_controls_norms_never_moved(make_result: Make) -> None:
+def test_a_verdict_on_what_never_moved_is_refused(make_result: Make) -> None:
     def change(frames: dict[str, pd.DataFrame]) -> None:
         runs = frames["runs"]
-        runs.loc[runs["control"], "norm_moved"] = 0.0
+        runs.loc[runs["run_id"] == "control-1", "moved"] = '{"q_norm": 0.0, "layers.0": 0.05}'
         runs.loc[runs["arm"] == "no_qknorm", "config_diff"] = (
-            '{"drafter.attention.qk_norm": "none"}'
+            '{"drafter.attention.qk_norm": ["both", "none"]}'
         )
 
     arms = {"control": 0.0, "no_qknorm": -0.2, "shallow": -0.2}
     text, table = read(make_result(arms=arms, change=change))
-    assert at(table, "no_qknorm")["verdict"].startswith("refused")
+    assert at(table, "no_qknorm")["verdict"] == "refused (q_norm never moved in the control)"
     assert at(table, "shallow")["verdict"] == "worse"
-    assert "never moved" in text
+    assert "no_qknorm is refused a verdict: q_norm never moved in the control." in text
+    assert "fc 0.01, layers.0 0.05, q_norm 0.\n" in text
 
 
 def test_wider_and_hotter_rows_are_chosen_not_mixed(make_result: Make) -> None:

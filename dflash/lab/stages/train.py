@@ -170,7 +170,7 @@ def _facts(
         "dtype": config.target.dtype,
         "packages": package_versions() | {"commit": git_state()},
         "config": config.tree(),
-        "seed": seed,
+        "seed": seed + config.train.seed_shift,
     }
 
 
