@@ -56,7 +56,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A question with its arms; ``arms[0]`` is the control."""
+    """A question with its arms; ``arms[0]`` is the control, ``path`` the file it was read from."""
 
     name: str
     question: str
@@ -64,6 +64,7 @@ class Experiment:
     paper: str
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
+    path: Path
 
     @property
     def config(self) -> LabConfig:
@@ -99,6 +100,7 @@ def load_experiment(
         paper=str(text["paper"]).strip(),
         arms=tuple(arms),
         seeds=config.seeds or parse_seeds(text.get("seeds", [0, 1, 2])),
+        path=path,
     )
 
 

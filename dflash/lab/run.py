@@ -12,6 +12,7 @@ import yaml
 from dflash.lab.experiment import Experiment
 from dflash.lab.files import is_disk_full, write_text
 from dflash.lab.grid import Outcome, PlannedArm, plan_arms, plan_text, result_tables
+from dflash.lab.lineage import write_diffs, write_lineage
 from dflash.lab.pipeline import run_cell, run_shared
 from dflash.lab.results import write_results
 from dflash.lab.stages.common import Lab, write_json
@@ -46,11 +47,13 @@ def run_experiment(lab: Lab, experiment: Experiment, results: Path) -> Finished:
     with no_space_is_user_error(results):
         write_text(directory / "config.yaml", config_text(experiment))
         write_json(directory / "data_card.json", card)
+        write_lineage(directory, experiment, planned)
     outcomes: list[Outcome] = []
     for seed in experiment.seeds:  # seeds outside: the first is a complete, paired comparison
         outcomes += [_run(lab, item, seed) for item in planned]
         with no_space_is_user_error(results):
             write_results(directory, result_tables(experiment, outcomes, floors))
+            write_diffs(directory, [o.cell.trained for o in outcomes if o.cell is not None])
     failed = [(o.planned.arm.name, o.seed, o.error) for o in outcomes if o.cell is None]
     return Finished(directory, len(outcomes) - len(failed), failed)
 
