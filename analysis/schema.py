@@ -40,6 +40,10 @@ RUNS = {
     "template_hash": Column("str", "hash of the chat template in use"),
     "code_version": Column("str", "version of the code that ran"),
     "packages": Column("str", "JSON: versions of packages"),
+    "machine": Column("str", "JSON: processor, cores, threads, memory, GPUs"),
+    "commit": Column("str", "commit of the source tree; 'unknown' outside a checkout"),
+    "diff_hash": Column("str", "names provenance/<diff_hash>.diff; empty for a clean tree"),
+    "entry": Column("str", "the run in the store and in trackers; empty where none trained"),
     "status": Column("str", "'ok' or 'failed'"),
     "error": Column("str", "one line; empty when ok"),
 }

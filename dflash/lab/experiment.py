@@ -64,6 +64,7 @@ class Experiment:
     """A question with its arms; ``arms[0]`` is the control.
 
     Attributes:
+        path: the file it was read from.
         match: which budget the arms share with the control by design, "" for none; see
             :mod:`dflash.lab.budget`.
         invariants: what the arms must not change.
@@ -75,6 +76,7 @@ class Experiment:
     paper: str
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
+    path: Path
     match: str = ""
     invariants: tuple[Invariant, ...] = ()
 
@@ -127,6 +129,7 @@ def load_experiment(
         seeds=config.seeds or parse_seeds(text.get("seeds", [0, 1, 2])),
         match=_match(text.get("match") or ""),
         invariants=parse_invariants(text.get("invariants", []), names),
+        path=path,
     )
 
 

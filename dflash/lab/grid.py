@@ -12,7 +12,7 @@ from typing import Any
 from dflash.lab.experiment import Arm, Experiment
 from dflash.lab.invariants import broken
 from dflash.lab.pipeline import Cell, cell_keys, check_cell
-from dflash.lab.provenance import git_state, package_versions
+from dflash.lab.provenance import machine_facts, package_versions, source_tree
 from dflash.lab.results import Row
 from dflash.lab.stages.common import Lab
 from dflash.lab.stages.decode import CODE as DECODE_CODE
@@ -25,6 +25,9 @@ from dflash.model.errors import UserError
 
 NAN = float("nan")
 HASHES = ("order_hash", "anchor_hash", "feature_hash", "init_hash")
+# Told by the run that trained, which may have been on another machine, by another commit.
+COUNTS = ("parameters", "steps", "tokens", "train_seconds", "final_loss")
+ORIGIN = ("device", "commit", "diff_hash")
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,20 @@ class Outcome:
     seed: int
     cell: Cell | None
     error: str = ""
+
+    @property
+    def run_id(self) -> str:
+        return run_id_of(self.planned.arm, self.seed)
+
+
+def run_id_of(arm: Arm, seed: int) -> str:
+    """What joins the tables of one cell."""
+    return f"{arm.name}-s{seed}"
+
+
+def floor_id_of(name: str) -> str:
+    """What joins the tables of one floor."""
+    return f"floor-{name}"
 
 
 def plan_arms(lab: Lab, experiment: Experiment) -> list[PlannedArm]:
@@ -106,13 +123,12 @@ def result_tables(
     tables: dict[str, list[Row]] = {name: [] for name in ("runs", *EVALUATION_TABLES)}
     order = {arm.name: index for index, arm in enumerate(experiment.arms)}
     for outcome in sorted(outcomes, key=lambda o: (order[o.planned.arm.name], o.seed)):
-        run_id = f"{outcome.planned.arm.name}-s{outcome.seed}"
-        tables["runs"].append(_run_row(experiment, outcome, run_id))
+        tables["runs"].append(_run_row(experiment, outcome))
         if outcome.cell is not None:
-            _extend(tables, [outcome.cell.replay, outcome.cell.decode], run_id)
+            _extend(tables, [outcome.cell.replay, outcome.cell.decode], outcome.run_id)
     control = outcomes[0].planned
     for name, entry in floors.items():
-        run_id = f"floor-{name}"
+        run_id = floor_id_of(name)
         tables["runs"].append(_floor_row(experiment, control, name, run_id))
         _extend(tables, [entry], run_id)
     return tables
@@ -144,15 +160,19 @@ def _common_row(experiment: Experiment, planned: PlannedArm, run_id: str) -> Row
         "dtype": planned.arm.config.target.dtype,
         "target": planned.arm.config.target.name,
         "template_hash": planned.info.template_hash,
-        "packages": json.dumps(package_versions() | {"commit": git_state()}, sort_keys=True),
+        "machine": json.dumps(machine_facts(), sort_keys=True),
+        "packages": json.dumps(package_versions(), sort_keys=True),
+        "commit": source_tree().commit,
+        "diff_hash": source_tree().diff_hash,
+        "entry": "",
         "status": "ok",
         "error": "",
     }
 
 
-def _run_row(experiment: Experiment, outcome: Outcome, run_id: str) -> Row:
+def _run_row(experiment: Experiment, outcome: Outcome) -> Row:
     arm = outcome.planned.arm
-    row = _common_row(experiment, outcome.planned, run_id) | {
+    row = _common_row(experiment, outcome.planned, outcome.run_id) | {
         "arm": arm.name,
         "seed": outcome.seed,
         "control": arm.control,
@@ -167,10 +187,10 @@ def _run_row(experiment: Experiment, outcome: Outcome, run_id: str) -> Row:
     if outcome.cell is None:
         return row | {"status": "failed", "error": outcome.error}
     facts = outcome.cell.trained.facts
-    names = ("parameters", "steps", "tokens", "train_seconds", "final_loss")
-    counted = {name: facts[name] for name in (*names, *HASHES)}
-    objects = {name: json.dumps(facts[name], sort_keys=True) for name in ("moved", "packages")}
-    return row | counted | objects | {"device": facts["device"]}
+    told = {name: facts[name] for name in (*COUNTS, *HASHES, *ORIGIN)}
+    objects = ("moved", "machine", "packages")
+    words = {name: json.dumps(facts[name], sort_keys=True) for name in objects}
+    return row | told | words | {"entry": outcome.cell.trained.name}
 
 
 def _floor_row(experiment: Experiment, control: PlannedArm, name: str, run_id: str) -> Row:

@@ -19,7 +19,7 @@ from dflash.lab.stages.card import checked_card
 from dflash.lab.stages.common import Lab
 from dflash.lab.stages.decode import build_decode, decode_key
 from dflash.lab.stages.features import build_split_features, features_key
-from dflash.lab.stages.floors import FLOORS, build_floor
+from dflash.lab.stages.floors import FLOORS, build_floor, floor_key
 from dflash.lab.stages.replay import build_replay, replay_key
 from dflash.lab.stages.target import TargetInfo
 from dflash.lab.stages.train import Trained, build_drafter, train_key
@@ -133,8 +133,20 @@ def run_shared(
     train = build_answers(lab, config, "train", info.identity)
     evaluation = build_answers(lab, config, "eval", info.identity)
     card = checked_card(config, info, train, evaluation)
-    width = config.decode.width or config.drafter.block_size
+    width = _floor_width(config)
     return {name: build_floor(lab, name, width, train, evaluation) for name in FLOORS}, card
+
+
+def floor_keys(config: LabConfig, info: TargetInfo) -> dict[str, Key]:
+    """Name -> key of the floors that belong to a control."""
+    train, evaluation = (
+        answers_key(config, split, info.identity).name for split in ("train", "eval")
+    )
+    return {name: floor_key(name, _floor_width(config), train, evaluation) for name in FLOORS}
+
+
+def _floor_width(config: LabConfig) -> int:
+    return config.decode.width or config.drafter.block_size
 
 
 def cell_keys(config: LabConfig, info: TargetInfo, seed: int) -> Iterator[Key]:

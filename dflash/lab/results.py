@@ -46,7 +46,11 @@ RUNS = pa.schema(
         ("target", pa.string()),
         ("template_hash", pa.string()),
         ("code_version", pa.string()),
-        ("packages", pa.string()),  # JSON: package -> version, and the commit
+        ("packages", pa.string()),  # JSON: package -> version
+        ("machine", pa.string()),  # JSON: processor, cores, memory, GPUs
+        ("commit", pa.string()),  # of the source tree; "unknown" outside a checkout
+        ("diff_hash", pa.string()),  # names provenance/<diff_hash>.diff; empty for a clean tree
+        ("entry", pa.string()),  # the run in the store and in trackers; empty where none trained
         ("status", pa.string()),  # ok | failed
         ("error", pa.string()),
     ]

@@ -14,6 +14,7 @@ from dflash.lab.executors.choice import choose_executor
 from dflash.lab.experiment import Experiment
 from dflash.lab.files import write_text
 from dflash.lab.grid import Outcome, plan_arms, plan_text, result_tables
+from dflash.lab.lineage import write_diffs, write_lineage
 from dflash.lab.matched import prove_matched
 from dflash.lab.pipeline import run_shared
 from dflash.lab.results import write_results
@@ -54,6 +55,7 @@ def run_experiment(lab: Lab, experiment: Experiment, results: Path) -> Finished:
     with no_space_is_user_error(results):
         write_text(directory / "config.yaml", config_text(experiment))
         write_json(directory / "data_card.json", card)
+        write_lineage(directory, experiment, planned)
     through: list[Outcome] = []
     for outcomes in outcomes_by_seed(lab, executor, planned, experiment.seeds):
         through += outcomes
@@ -61,6 +63,7 @@ def run_experiment(lab: Lab, experiment: Experiment, results: Path) -> Finished:
         with no_space_is_user_error(results):
             write_json(directory / "matched.json", proof.report())
             write_results(directory, result_tables(experiment, proof.outcomes, floors))
+            write_diffs(directory, [o.cell.trained for o in through if o.cell is not None])
     failed = [(o.planned.arm.name, o.seed, o.error) for o in proof.outcomes if o.cell is None]
     return Finished(directory, len(through) - len(failed), failed)
 

@@ -42,6 +42,10 @@ def _run(experiment: str, arm: str, seed: int, **changes: object) -> dict[str, o
         "template_hash": "abc",
         "code_version": "0.1.0",
         "packages": "{}",
+        "machine": "{}",
+        "commit": "unknown",
+        "diff_hash": "",
+        "entry": "",
         "status": "ok",
         "error": "",
     }

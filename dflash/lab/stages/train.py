@@ -11,7 +11,7 @@ from transformers import Qwen3Config
 
 from dflash.data.features import FeatureSource, OnlineFeatures
 from dflash.lab.config import LabConfig
-from dflash.lab.provenance import device_name, git_state, package_versions
+from dflash.lab.provenance import device_name, machine_facts, package_versions, source_tree
 from dflash.lab.schema import plain
 from dflash.lab.stages.answers import Answers
 from dflash.lab.stages.common import Code, Lab, read_json, write_json
@@ -34,6 +34,7 @@ CODE = Code(
     packages=("dflash.training", "dflash.data", "dflash.target", "dflash.model"),
 )
 FACTS = "train.json"
+DIFF = "source.diff"  # of the code that trained; empty for a clean tree
 # What changes how a run is watched or resumed, not what it computes.
 IRRELEVANT = ("logger", "checkpoint_every")
 
@@ -112,7 +113,7 @@ def train_key(
         "target": identity,
     }
     inputs = {"rollouts": rollouts, "features": features or ""}
-    return Key("train", plain(parts), inputs, CODE.version)
+    return CODE.key("train", plain(parts), inputs)
 
 
 def build_drafter(
@@ -155,6 +156,7 @@ def build_drafter(
             directory,
             progress=lab.progress,
         )
+        (directory / DIFF).write_bytes(source_tree().diff)
         write_json(directory / FACTS, _facts(result, config, seed, target, directory))
 
     return Trained.of_entry(lab.store.build(key, work))
@@ -168,7 +170,10 @@ def _facts(
         "path": Path(result.path).relative_to(directory).as_posix(),
         "device": device_name(str(target.device)),
         "dtype": config.target.dtype,
-        "packages": package_versions() | {"commit": git_state()},
+        "machine": machine_facts(),
+        "packages": package_versions(),
+        "commit": source_tree().commit,
+        "diff_hash": source_tree().diff_hash,
         "config": config.tree(),
         "seed": seed + config.train.seed_shift,
     }
