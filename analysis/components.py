@@ -22,6 +22,7 @@ LAYERS = "layers."  # stands for every layer
 TOUCHES: dict[str, tuple[str, ...]] = {
     "drafter.num_layers": (LAYERS,),
     "drafter.block_size": (LAYERS,),
+    "drafter.mlp_size": ("mlp",),
     "drafter.attention.block": ATTENTION,
     "drafter.attention.context": (*ATTENTION, *CONTEXT, *FUSION),
     "drafter.attention.leak": (*ATTENTION, *CONTEXT, *FUSION),

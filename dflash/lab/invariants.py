@@ -16,7 +16,13 @@ from dflash.model.errors import UserError
 
 # What can be held equal, and when it is known.
 PLANNED = ("parameters",)
-MEASURED = ("order", "anchors", "features", "steps", "tokens")
+MEASURED = {  # -> where a run's facts say it
+    "order": "order_hash",
+    "anchors": "anchor_hash",
+    "features": "feature_hash",
+    "steps": "steps",
+    "tokens": "tokens",
+}
 ALLOWED = f"'same WHAT' or 'same WHAT except ARM, ARM'; WHAT: {', '.join((*PLANNED, *MEASURED))}"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from dflash.lab.config import LabConfig
 from dflash.lab.experiment import Arm
 from dflash.lab.grid import Outcome
-from dflash.lab.invariants import Invariant, broken
+from dflash.lab.invariants import MEASURED, Invariant, broken
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,6 @@ ASPECTS = (
     Aspect("initial values", "init", INIT),
 )
 
-COUNTED = ("steps", "tokens")  # facts that an invariant may name as well
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -178,15 +176,9 @@ def prove_matched(outcomes: Sequence[Outcome], invariants: Sequence[Invariant] =
 
 def _broken(invariants: Sequence[Invariant], control: Outcome, other: Outcome) -> str | None:
     """The first invariant that a run breaks, in words."""
-    known = {aspect.name: aspect.fact for aspect in ASPECTS} | {
-        "steps": "steps",
-        "tokens": "tokens",
-    }
-    values = [
-        {what: item.cell.trained.facts[fact] for what, fact in known.items()}
-        for item in (control, other)
-        if item.cell is not None
-    ]
+    facts = [item.cell.trained.facts for item in (control, other) if item.cell is not None]
+    asked = {item.what: MEASURED[item.what] for item in invariants if item.what in MEASURED}
+    values = [{what: told[fact] for what, fact in asked.items()} for told in facts]
     return broken(invariants, other.planned.arm.name, *values)
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dflash.lab.files import is_disk_full, write_text
-from dflash.lab.journal import note
+from dflash.lab.journal import note, read_journal
 from dflash.lab.locks import claim, locked, use_store
 from dflash.model.errors import UserError
 
@@ -127,6 +127,10 @@ class Store:
         with no_space_is_user_error(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             return claim(self.root / f"{name}.claim{LOCK}", wait)
+
+    def journal(self) -> list[dict[str, Any]]:
+        """What was ever built, in order, see ``dflash.lab.journal``."""
+        return read_journal(self.root)
 
     def entries(self, stage: str = "") -> list[Path]:
         """Complete entries, of one stage if it is given, oldest first."""

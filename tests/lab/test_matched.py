@@ -14,6 +14,7 @@ from dflash.data.order import StepOrder
 from dflash.lab.config import compose_config, config_from_tree
 from dflash.lab.experiment import Arm, load_experiment
 from dflash.lab.grid import Outcome, PlannedArm
+from dflash.lab.invariants import parse_invariants
 from dflash.lab.matched import prove_matched
 from dflash.lab.pipeline import Cell
 from dflash.lab.results import read_table
@@ -64,6 +65,18 @@ def test_equal_arms_are_matched(config):
     assert proof.report()["sentence"] == (
         "Arms matched: order, anchors, features, 3 shared parameters equal at the start."
     )
+
+
+def test_a_declared_difference_fails_the_run_where_an_invariant_forbids_it(config):
+    patch = {"train.sequences": 1}
+    arm = outcome("arm", config, patch, **OTHER["order"])
+    lines = ["same order except other", "same anchors"]
+    promise = parse_invariants(lines, ["control", "arm", "other"])
+    for invariants, kept in ((promise, False), (promise[1:], True), ((), True)):
+        proof = prove_matched([outcome("control", config), arm], invariants)
+        assert (proof.outcomes[1].cell is not None) is kept
+    broken = prove_matched([outcome("control", config), arm], promise).outcomes[1].error
+    assert broken == "not matched: arm breaks 'same order except other': x, the control has o"
 
 
 @pytest.mark.parametrize("what", OTHER)
