@@ -17,6 +17,7 @@ from dflash.lab.pipeline import run_cell, run_shared
 from dflash.lab.results import write_results
 from dflash.lab.stages.common import Lab, write_json
 from dflash.lab.store import StoreError, no_space_is_user_error
+from dflash.lab.together import check_together, train_together
 
 
 @dataclass(frozen=True)
@@ -28,17 +29,25 @@ class Finished:
     failed: list[tuple[str, int, str]]
 
 
-def run_experiment(lab: Lab, experiment: Experiment, results: Path) -> Finished:
+def run_experiment(
+    lab: Lab, experiment: Experiment, results: Path, together: bool = False
+) -> Finished:
     """Bring every cell into the store and write ``results/<experiment>/``.
 
     Finished work is taken from the store, interrupted work goes on, a cell that fails becomes a row
     with its error while the others run. The tables are rewritten whenever a seed is through, so an
     interruption leaves a paired result.
 
+    Args:
+        together: the arms of a seed train in this process from one pass over the target's
+            features; the results are the same.
+
     Raises:
         UserError: a configuration that cannot run, before anything has run; or the store is
             damaged or full, with nothing lost.
     """
+    if together:
+        check_together(experiment)
     planned = plan_arms(lab, experiment)
     lab.say(plan_text(lab, experiment, planned))
     control = planned[0]
@@ -49,6 +58,8 @@ def run_experiment(lab: Lab, experiment: Experiment, results: Path) -> Finished:
         write_json(directory / "data_card.json", card)
     outcomes: list[Outcome] = []
     for seed in experiment.seeds:  # seeds outside: the first is a complete, paired comparison
+        if together:
+            train_together(lab, planned, seed)
         outcomes += [_run(lab, item, seed) for item in planned]
         proof = prove_matched(outcomes)
         with no_space_is_user_error(results):

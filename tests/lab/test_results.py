@@ -42,7 +42,7 @@ def test_round_trip_keeps_types_and_version(tmp_path):
     path = tmp_path / "survival.parquet"
     write_table(path, "survival", [ROW])
     schema = pq.read_schema(path)
-    assert schema.metadata[VERSION_KEY] == b"2"
+    assert schema.metadata[VERSION_KEY] == b"3"
     assert schema.equals(TABLES["survival"])
     assert read_table(path) == [ROW]
 
