@@ -13,6 +13,15 @@ def name_of_experiment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="see `dflash list`, or a YAML file")
 
 
+def _ablate_arguments(parser: argparse.ArgumentParser) -> None:
+    name_of_experiment(parser)
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="train the arms of a seed from one pass over the target's features (data.mode=online)",
+    )
+
+
 def _list(arguments: argparse.Namespace) -> int:
     from dflash.lab.experiment_file import list_experiments
 
@@ -31,7 +40,9 @@ def _ablate(arguments: argparse.Namespace) -> int:
     from analysis.report import write_report
     from dflash.lab.run import run_experiment
 
-    finished = run_experiment(open_lab(arguments), experiment, arguments.results)
+    finished = run_experiment(
+        open_lab(arguments), experiment, arguments.results, arguments.together
+    )
     report = write_report(finished.directory, ("png",) if finished.measured else ())
     say(report.read_text(encoding="utf-8"))
     say(f"tables, summary and figures: {finished.directory}")
@@ -44,11 +55,12 @@ ABLATE = Verb(
     "ablate",
     "run an experiment and print its summary",
     _ablate,
-    name_of_experiment,
+    _ablate_arguments,
     (
         "dflash ablate no_qknorm",
         "dflash ablate layers --tier smoke --seeds 0,1 train.lr=5e-4",
         "dflash ablate my_question.yaml",
+        "dflash ablate taps data.mode=online --together",
     ),
 )
 LIST = Verb("list", "list the experiments with their questions", _list)

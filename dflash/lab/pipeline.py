@@ -22,7 +22,7 @@ from dflash.lab.stages.features import build_split_features, features_key
 from dflash.lab.stages.floors import FLOORS, build_floor, floor_key
 from dflash.lab.stages.replay import build_replay, replay_key
 from dflash.lab.stages.target import TargetInfo
-from dflash.lab.stages.train import Trained, build_drafter, train_key
+from dflash.lab.stages.train import Trained, Training, train_key
 from dflash.lab.store import Key, Store
 from dflash.model import DFlashDraftModel, drafter_config
 from dflash.model.errors import UserError
@@ -47,8 +47,8 @@ class Cell:
         return names if self.decode is None else names | {"decode": self.decode.name}
 
 
-def train_cell(lab: Lab, config: LabConfig, info: TargetInfo, seed: int) -> Trained:
-    """Everything up to the trained drafter.
+def prepare_training(lab: Lab, config: LabConfig, info: TargetInfo, seed: int) -> Training:
+    """Everything up to the training of a drafter.
 
     Raises:
         UserError: data that fail the gates; see the stages.
@@ -56,7 +56,16 @@ def train_cell(lab: Lab, config: LabConfig, info: TargetInfo, seed: int) -> Trai
     answers = build_answers(lab, config, "train", info.identity)
     checked_card(config, info, answers, build_answers(lab, config, "eval", info.identity))
     features = build_split_features(lab, config, "train", info, answers)
-    return build_drafter(lab, config, seed, info.identity, answers, features)
+    return Training(lab, config, seed, info.identity, answers, features)
+
+
+def train_cell(lab: Lab, config: LabConfig, info: TargetInfo, seed: int) -> Trained:
+    """Everything up to the trained drafter.
+
+    Raises:
+        UserError: data that fail the gates; see the stages.
+    """
+    return prepare_training(lab, config, info, seed).build()
 
 
 def evaluate_drafter(

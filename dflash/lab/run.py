@@ -20,6 +20,7 @@ from dflash.lab.pipeline import run_shared
 from dflash.lab.results import write_results
 from dflash.lab.stages.common import Lab, write_json
 from dflash.lab.store import no_space_is_user_error
+from dflash.lab.together import check_together, train_together
 
 
 @dataclass(frozen=True)
@@ -31,18 +32,26 @@ class Finished:
     failed: list[tuple[str, int, str]]
 
 
-def run_experiment(lab: Lab, experiment: Experiment, results: Path) -> Finished:
+def run_experiment(
+    lab: Lab, experiment: Experiment, results: Path, together: bool = False
+) -> Finished:
     """Bring every cell into the store and write ``results/<experiment>/``.
 
     Finished work is taken from the store, interrupted work goes on, a cell that fails becomes a row
     with its error while the others run. The tables are rewritten whenever a seed is through, so an
     interruption leaves a paired result.
 
+    Args:
+        together: the arms of a seed train in this process from one pass over the target's
+            features; the results are the same.
+
     Raises:
         UserError: a configuration that cannot run, before anything has run; or the store is
             damaged or full, with nothing lost.
     """
     executor = choose_executor(lab, experiment.config)
+    if together:
+        check_together(experiment)
     planned = plan_arms(lab, experiment)
     if experiment.match:
         experiment = match_budget(lab, experiment)
@@ -56,6 +65,8 @@ def run_experiment(lab: Lab, experiment: Experiment, results: Path) -> Finished:
         write_text(directory / "config.yaml", config_text(experiment))
         write_json(directory / "data_card.json", card)
         write_lineage(directory, experiment, planned)
+    for seed in experiment.seeds if together else ():
+        train_together(lab, planned, seed)
     through: list[Outcome] = []
     for outcomes in outcomes_by_seed(lab, executor, planned, experiment.seeds):
         through += outcomes

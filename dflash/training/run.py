@@ -28,6 +28,7 @@ from dflash.training.config import TrainConfig
 from dflash.training.datamodule import DrafterData
 from dflash.training.fed import FeedRecord
 from dflash.training.init import INITIALISERS
+from dflash.training.lockstep import Pace, alone
 from dflash.training.module import Borrowed, DrafterTraining
 from dflash.training.moves import largest_moves, starting_values
 from dflash.training.precision import precision_of
@@ -128,11 +129,16 @@ def train_drafter(
     seed: int,
     directory: Path,
     progress: bool = True,
+    pace: Pace = alone,
 ) -> TrainResult:
     """Train, or go on training, in ``directory``.
 
     A run that was killed resumes at its last resume point; the finished weights equal those of an
     uninterrupted run bit for bit on a CPU. ``config.seed_shift`` is added to ``seed``.
+
+    Args:
+        pace: lets others train between the steps of this run, see
+            :mod:`dflash.training.lockstep`; their time is not counted.
     """
     seed += config.seed_shift
     directory.mkdir(parents=True, exist_ok=True)
@@ -143,9 +149,11 @@ def train_drafter(
     drafter = build_drafter(switches, target, rollouts, config, seed).to(target.device)
     start = starting_values(drafter)
     drafter.config._attn_implementation = config.attention
-    data = DrafterData(kept, source, config, switches.block_size, seed, steps)
+    clock = TrainClock(directory / FINISHED)
+    before = clock.uncounted(pace)
+    data = DrafterData(kept, source, config, switches.block_size, seed, steps, before)
     module = DrafterTraining(drafter, Borrowed(target.embedding, target.head), config, steps)
-    watchers = [TrainClock(directory / FINISHED), FeedRecord(directory / FED)]
+    watchers = [clock, FeedRecord(directory / FED)]
     L.seed_everything(seed, verbose=False)
     trainer = build_trainer(config, steps, directory, watchers, target.device, progress)
     resume = directory / CHECKPOINT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import Qwen3Config
 
 from dflash.data.features import FeatureSource, OnlineFeatures
+from dflash.data.shared import SharedFeatures
 from dflash.lab.config import LabConfig
 from dflash.lab.provenance import device_name, machine_facts, package_versions, source_tree
 from dflash.lab.schema import plain
@@ -24,6 +26,7 @@ from dflash.model.switches import DrafterSwitches
 from dflash.model.taps import resolve_taps
 from dflash.target import Target
 from dflash.target.load import device_of
+from dflash.training.lockstep import Pace, alone
 from dflash.training.precision import precision_of
 
 if TYPE_CHECKING:
@@ -116,50 +119,67 @@ def train_key(
     return CODE.key("train", plain(parts), inputs)
 
 
-def build_drafter(
-    lab: Lab,
-    config: LabConfig,
-    seed: int,
-    identity: dict[str, str],
-    answers: Answers,
-    features: Features | None,
-) -> Trained:
-    """Train, or find the run already trained.
+@dataclass(frozen=True)
+class Training:
+    """One run that is to be in the store.
 
-    Args:
+    Attributes:
         features: None for a drafter that reads none, and when ``data.mode`` is ``online``.
-
-    Raises:
-        UserError: a configuration that cannot be trained.
-        StoreError: damaged entry or no space left.
     """
-    name = None if features is None else features.entry.name
-    key = train_key(config, seed, identity, answers.entry.name, name)
 
-    def work(directory: Path) -> None:
+    lab: Lab
+    config: LabConfig
+    seed: int
+    identity: dict[str, str]
+    answers: Answers
+    features: Features | None
+
+    @property
+    def key(self) -> Key:
+        """Of the run's entry."""
+        features = None if self.features is None else self.features.entry.name
+        return train_key(self.config, self.seed, self.identity, self.answers.entry.name, features)
+
+    def build(self) -> Trained:
+        """Train, or find the run already trained.
+
+        Raises:
+            UserError: a configuration that cannot be trained.
+            StoreError: damaged entry or no space left.
+        """
+        return Trained.of_entry(self.lab.store.build(self.key, self.fill))
+
+    def fill(
+        self, directory: Path, source: FeatureSource | None = None, pace: Pace = alone
+    ) -> None:
+        """Train in ``directory``, or go on there.
+
+        Args:
+            source: where features come from, when others read from it too.
+            pace: lets others train between the steps.
+        """
         if not (directory / FACTS).is_file():  # else it was killed between this and the end
-            train(directory)
+            self._train(directory, source, pace)
         for resume_point in directory.glob("*.ckpt"):  # three times the drafter's size
             resume_point.unlink()
 
-    def train(directory: Path) -> None:
+    def _train(self, directory: Path, source: FeatureSource | None, pace: Pace) -> None:
         from dflash.training.run import train_drafter  # Lightning takes seconds to import
 
-        target = lab.target(config.target)
+        config, target = self.config, self.lab.target(self.config.target)
         result = train_drafter(
             config.train,
             config.drafter,
             target,
-            answers.rollouts(),
-            feature_source(config, target, answers, features),
-            seed,
+            self.answers.rollouts(),
+            source or feature_source(config, target, self.answers, self.features),
+            self.seed,
             directory,
-            progress=lab.progress,
+            progress=self.lab.progress,
+            pace=pace,
         )
         (directory / DIFF).write_bytes(source_tree().diff)
-        write_json(directory / FACTS, _facts(result, config, seed, target, directory))
-
-    return Trained.of_entry(lab.store.build(key, work))
+        write_json(directory / FACTS, _facts(result, config, self.seed, target, directory))
 
 
 def _facts(
@@ -189,3 +209,19 @@ def feature_source(
         return None
     taps = resolve_taps(config.drafter.features.taps, target.num_layers)
     return OnlineFeatures(target, answers.rollouts(), taps, config.data.feature_dtype)
+
+
+def shared_sources(trainings: Sequence[Training]) -> list[FeatureSource]:
+    """A source for each of several online runs over the same answers, from one pass."""
+    first = trainings[0]
+    target = first.lab.target(first.config.target)
+    configs = [training.config for training in trainings]
+    taps = [resolve_taps(item.drafter.features.taps, target.num_layers) for item in configs]
+    shared = SharedFeatures(
+        target,
+        first.answers.rollouts(),
+        taps,
+        first.config.data.feature_dtype,
+        kept=max(item.train.sequences for item in configs),
+    )
+    return [shared.reader(chosen) for chosen in taps]
