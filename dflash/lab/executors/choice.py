@@ -42,8 +42,8 @@ def choose_executor(lab: Lab, config: LabConfig) -> Executor:
 
 def _local(lab: Lab, config: LabConfig) -> Executor:
     workers, retries = config.executor.workers, config.executor.retries
-    device = device_of(config.target.device)
-    if device.type == "cuda" and device.index is None:
+    device = config.target.device
+    if device_of(device).type == "cuda" and device in ("auto", "cuda"):  # not a certain one
         devices = gpus_here(torch.cuda.device_count())
         if len(devices) > 1:
             return Processes(lab, devices, workers, retries)

@@ -1,0 +1,35 @@
+"""A grid of twelve cells, and its tables without what depends on the machine and the moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dflash.lab.results import TABLES, read_table
+
+TWELVE = (
+    "  bare: {drafter.attention.qk_norm: none}\n"
+    "  causal: {drafter.attention.block: causal}\n"
+    "  leaky: {drafter.attention.leak: 1}"
+)
+MORE = f"{TWELVE}\n  blind: {{drafter.attention.context: none}}"
+SEEDS = "seeds=[0,1,2]"
+CELLS = 12
+# Seconds, and the device's name, which counts threads.
+VARYING = ("train_seconds", "ar_seconds", "spec_seconds", "t_draft", "t_verify", "t_host", "device")
+
+
+def tables(directory: Path) -> dict[str, str]:
+    """Table -> its rows as text."""
+    rows = {name: read_table(directory / f"{name}.parquet") for name in TABLES}
+    return {
+        name: "\n".join(
+            str({key: value for key, value in row.items() if key not in VARYING}) for row in table
+        )
+        for name, table in rows.items()
+    }
+
+
+def assert_built_once(journal: list[dict[str, object]]) -> None:
+    """Every entry has one line in the journal."""
+    names = [str(line["name"]) for line in journal]
+    assert sorted(names) == sorted(set(names))
