@@ -11,6 +11,8 @@ import pandas as pd
 import yaml
 from pyarrow import ArrowException
 
+from analysis.floor import Floor, place
+from analysis.floor import read as read_floor
 from analysis.schema import KEYS, TABLES
 from dflash.model.errors import UserError
 
@@ -22,6 +24,7 @@ class Result:
     """The four tables of one experiment; columns as documented in `analysis.schema`.
 
     `config` is what the folder's config.yaml says (question, control, arms), empty without one.
+    `floor` is the noise floor of its setting, None where none was measured.
     """
 
     experiment: str
@@ -31,6 +34,7 @@ class Result:
     steps: pd.DataFrame
     survival: pd.DataFrame
     config: Mapping[str, Any] = field(default_factory=dict)
+    floor: Floor | None = None
 
 
 def load(experiment: str, results_dir: str | Path = "results") -> Result:
@@ -61,7 +65,9 @@ def load(experiment: str, results_dir: str | Path = "results") -> Result:
             raise UserError(
                 f"{directory}/{name}.parquet: run_id={min(strangers)!r} is not in runs.parquet"
             )
-    return Result(experiment, directory, **frames, config=_config(directory))
+    config = _config(directory)
+    noise = read_floor(place(root, config, runs)) if "recipe" in config else None
+    return Result(experiment, directory, **frames, config=config, floor=noise)
 
 
 def _config(directory: Path) -> dict[str, Any]:
