@@ -52,6 +52,10 @@ endef
 ablate: $(VENV)/.stamp-run ## Run an experiment: EXP=no_qknorm [TARGET= TIER=smoke|default|full|paper SEEDS=0,1,2 SET="key=value …"]
 	@$(overrides); $(BIN)/dflash ablate "$$EXP" "$$@"
 
+.PHONY: noise
+noise: $(VENV)/.stamp-run ## Measure the noise floor that later verdicts are held against: [TARGET= TIER= SEEDS= SET=]
+	@$(overrides); $(BIN)/dflash noise "$$@"
+
 .PHONY: train
 train: $(VENV)/.stamp-run ## Train one drafter and print where it is: [EXP=experiment/arm TARGET= TIER= SEEDS= SET=]
 	@$(overrides); $(BIN)/dflash train $${EXP:+"$$EXP"} "$$@"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from analysis import components, statistics
+from analysis.floor import Floor
 from analysis.load import Result
+from analysis.markdown import number
 from analysis.statistics import CLUSTER
 from analysis.table import ALL_ANSWERS, WITHOUT_LOOPS, arm_order, headline_source, measured
 from analysis.verdict import MIN_PROMPTS, MIN_SEEDS
@@ -19,6 +22,7 @@ def caveats(result: Result, table: pd.DataFrame) -> list[str]:
         *_matched(result.runs),
         *_start(result),
         *_seeds_and_prompts(result, table, rows),
+        *_noise(result, table),
         *_loops(table, rows),
         *_losslessness(table),
         *_too_good(result, rows),
@@ -129,6 +133,42 @@ def _seeds_and_prompts(result: Result, table: pd.DataFrame, rows: pd.DataFrame) 
             f"{shares[2]} residual."
         )
     return lines
+
+
+def _noise(result: Result, table: pd.DataFrame) -> list[str]:
+    """The noise floor of this setting, and which differences of speed lie below it."""
+    floor = result.floor
+    if floor is None:
+        return ["The noise floor of this setting is not known; `dflash noise` measures it."]
+    seeds = int(table.loc[table["control"], "seeds"].max())
+    if seeds == 0:
+        return []
+    bound = floor.bound("all", seeds)
+    lines = [
+        f"Noise floor ({floor.seeds} seeds, {floor.prompts} prompts): over {seeds} seed(s) a "
+        f"change without effect moves τ by up to {number(bound, '.2g')} in 95 of 100 runs; the "
+        f"same cell trained again differs by up to {floor.rerun['all'].largest:.2g}."
+    ]
+    if np.isnan(bound):
+        lines.append("The noise floor rests on too few seeds or prompts: no verdict uses it.")
+    code = set(result.runs.loc[result.runs["control"], "code_version"])
+    if code != {floor.code_version}:
+        lines.append("The noise floor was measured with other code than this experiment.")
+    return lines + _clock(floor, table, seeds)
+
+
+def _clock(floor: Floor, table: pd.DataFrame, seeds: int) -> list[str]:
+    """The noise floor of speed, and the arms whose difference to the control lies below it."""
+    if floor.clock is None or not floor.clock.enough:
+        return []
+    bound = floor.clock.bound(seeds)
+    rows = table[(table["bench"] == "all") & (table["answers"] == ALL_ANSWERS)]
+    within = rows.loc[np.log(rows["speed_ratio"]).abs() < bound, "arm"]
+    below = f"; below it: {', '.join(within)}" if len(within) else ""
+    return [
+        "Noise floor of speed: the same drafter trained and timed again differs by up to "
+        f"{np.expm1(bound):.1%} in 95 of 100 runs{below}."
+    ]
 
 
 def _loops(table: pd.DataFrame, rows: pd.DataFrame) -> list[str]:

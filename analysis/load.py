@@ -12,6 +12,8 @@ import pandas as pd
 import yaml
 from pyarrow import ArrowException
 
+from analysis.floor import Floor, place
+from analysis.floor import read as read_floor
 from analysis.schema import KEYS, TABLES
 from dflash.model.errors import UserError
 
@@ -23,7 +25,8 @@ class Result:
     """The four tables of one experiment; columns as documented in `analysis.schema`.
 
     `config` is what the folder's config.yaml says (question, control, arms), empty without one;
-    `matched` what its matched.json says about data and starting values, empty without one.
+    `matched` what its matched.json says about data and starting values, empty without one;
+    `floor` is the noise floor of its setting, None where none was measured.
     """
 
     experiment: str
@@ -34,6 +37,7 @@ class Result:
     survival: pd.DataFrame
     config: Mapping[str, Any] = field(default_factory=dict)
     matched: Mapping[str, Any] = field(default_factory=dict)
+    floor: Floor | None = None
 
 
 def load(experiment: str, results_dir: str | Path = "results") -> Result:
@@ -64,8 +68,10 @@ def load(experiment: str, results_dir: str | Path = "results") -> Result:
             raise UserError(
                 f"{directory}/{name}.parquet: run_id={min(strangers)!r} is not in runs.parquet"
             )
+    config = _config(directory)
+    noise = read_floor(place(root, config, runs)) if "recipe" in config else None
     return Result(
-        experiment, directory, **frames, config=_config(directory), matched=_matched(directory)
+        experiment, directory, **frames, config=config, matched=_matched(directory), floor=noise
     )
 
 

@@ -138,10 +138,26 @@ def pair(arm: pd.DataFrame, control: pd.DataFrame) -> pd.DataFrame:
     return pairs[pairs["difference"].notna()].reset_index(drop=True)
 
 
+def pair_speed(arm: pd.DataFrame, control: pd.DataFrame) -> pd.DataFrame:
+    """Answers that both decoded with the target's own output, matched as in `pair`: columns of
+    PAIRED_BY and difference = log(control's seconds / arm's seconds), above 0 where the arm is
+    faster.
+    """
+    columns = [*PAIRED_BY, "spec_seconds"]
+    fine = [rows.loc[rows["lossless"].eq(True), columns].dropna() for rows in (arm, control)]
+    pairs = fine[0].merge(
+        fine[1], on=PAIRED_BY, suffixes=("_arm", "_control"), validate="one_to_one"
+    )
+    seconds = pairs["spec_seconds_control"] / pairs["spec_seconds_arm"]
+    return pairs.assign(difference=np.log(seconds.astype(float)))
+
+
 def paired_difference(
     pairs: pd.DataFrame, rng: np.random.Generator, resamples: int = RESAMPLES
 ) -> Interval:
-    """Mean difference over the pairs of `pair`, bootstrapped over prompts and seeds."""
+    """Mean difference over the pairs of `pair` or `pair_speed`, bootstrapped over prompts and
+    seeds.
+    """
     return bootstrap_ratio(
         *cells(pairs, pairs["difference"], pairs["difference"].notna()), rng, resamples
     )
@@ -180,8 +196,8 @@ def smallest_detectable(standard_error: float, power: float = 0.8, alpha: float 
 
 @dataclass(frozen=True)
 class VarianceSplit:
-    """Variance components of tau. With one seed only `prompt` is known, and it holds the residual
-    too.
+    """Variance components of a cell [prompt, seed]. With one seed only `prompt` is known, and it
+    holds the residual too.
     """
 
     prompt: float
@@ -189,18 +205,17 @@ class VarianceSplit:
     residual: float
 
 
-def variance_split(rows: pd.DataFrame) -> VarianceSplit:
-    """Two-way random-effects split of tau into prompt, seed and residual, by the usual mean
+def variance_split(rows: pd.DataFrame, column: str = "tau") -> VarianceSplit:
+    """Two-way random-effects split of `column` into prompt, seed and residual, by the usual mean
     squares.
 
-    rows: bench, prompt_id, seed, tau. Uses the prompts that every seed measured; components below
-    0 become 0.
+    rows: bench, prompt_id, seed and `column`, turns averaged. Uses the prompts that every seed
+    measured; components below 0 become 0.
     """
-    table = (
-        rows.pivot_table(index=CLUSTER, columns="seed", values="tau", aggfunc="mean")
-        .dropna()
-        .to_numpy()
-    )
+    rows = rows[rows[column].notna()]
+    top, bottom = cells(rows, rows[column], rows[column].notna())
+    whole = (bottom > 0).all(axis=1)
+    table = top[whole] / bottom[whole]
     prompts, seeds = table.shape  # [C, S]
     if prompts < 2:
         return VarianceSplit(np.nan, np.nan, np.nan)

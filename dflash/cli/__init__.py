@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from dflash.cli.drafters import EVALUATE, GENERATE, TRAIN
-from dflash.cli.experiments import ABLATE, LIST
+from dflash.cli.experiments import ABLATE, LIST, NOISE
 from dflash.cli.verb import Verb
 from dflash.model.errors import UserError
 
 VERBS: tuple[Verb, ...] = (
     ABLATE,
+    NOISE,
     TRAIN,
     EVALUATE,
     GENERATE,

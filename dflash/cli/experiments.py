@@ -1,4 +1,4 @@
-"""Verbs about experiments: ``ablate`` and ``list``."""
+"""Verbs about experiments: ``ablate``, ``noise`` and ``list``."""
 
 from __future__ import annotations
 
@@ -33,9 +33,18 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _ablate(arguments: argparse.Namespace) -> int:
+    return _run(arguments, arguments.name)
+
+
+def _noise(arguments: argparse.Namespace) -> int:
+    return _run(arguments, "noise")
+
+
+def _run(arguments: argparse.Namespace, name: str) -> int:
+    """Run an experiment, write everything that derives from its tables and print the summary."""
     from dflash.lab.experiment import load_experiment
 
-    experiment = load_experiment(arguments.name, arguments.overrides)
+    experiment = load_experiment(name, arguments.overrides)
 
     from analysis.report import write_report
     from dflash.lab.run import run_experiment
@@ -62,5 +71,11 @@ ABLATE = Verb(
         "dflash ablate my_question.yaml",
         "dflash ablate taps data.mode=online --together",
     ),
+)
+NOISE = Verb(
+    "noise",
+    "run identical arms and store how far apart they come out: the floor of τ and of speed",
+    _noise,
+    examples=("dflash noise", "dflash noise --target qwen3_4b --tier paper"),
 )
 LIST = Verb("list", "list the experiments with their questions", _list)
