@@ -6,7 +6,7 @@ producer serves all arms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dflash.lab.config import LabConfig
-from dflash.lab.stages.answers import answers_key, build_answers
+from dflash.lab.stages.answers import Split, answers_key, build_answers
 from dflash.lab.stages.card import checked_card
 from dflash.lab.stages.common import Lab
 from dflash.lab.stages.decode import build_decode, decode_key
@@ -30,6 +30,7 @@ from dflash.model.errors import UserError
 # Other strategies start this command once more for every device, and those would wait for each
 # other at the store's locks.
 ONE_COMMAND = ("ddp_fork",)
+AnswersKey = Callable[[LabConfig, Split, dict[str, str]], Key]
 
 
 @dataclass(frozen=True)
@@ -90,16 +91,22 @@ def run_shared(
     return {name: build_floor(lab, name, width, train, evaluation) for name in FLOORS}, card
 
 
-def cell_keys(config: LabConfig, info: TargetInfo, seed: int) -> Iterator[Key]:
-    """Keys of all entries of one cell, in the order in which they are built."""
+def cell_keys(
+    config: LabConfig, info: TargetInfo, seed: int, answers: AnswersKey = answers_key
+) -> Iterator[Key]:
+    """Keys of all entries of one cell, in the order in which they are built.
+
+    Args:
+        answers: key of a split's answers; a plan gives its own where it cannot know the text.
+    """
     names: dict[str, tuple[str, str | None]] = {}
     for split in ("train", "eval"):
-        answers = answers_key(config, split, info.identity)
-        features = features_key(config, split, info, answers.name)
-        yield answers
+        rollouts = answers(config, split, info.identity)
+        features = features_key(config, split, info, rollouts.name)
+        yield rollouts
         if features is not None:
             yield features
-        names[split] = (answers.name, None if features is None else features.name)
+        names[split] = (rollouts.name, None if features is None else features.name)
     drafter = train_key(config, seed, info.identity, *names["train"])
     yield drafter
     yield replay_key(config, drafter.name, *names["eval"])

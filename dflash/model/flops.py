@@ -8,7 +8,7 @@ counted, and neither is what a kernel computes twice to save memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from transformers import PretrainedConfig
 
@@ -75,15 +75,10 @@ class Flops:
     def total(self) -> float:
         return self.fusion + self.attention + self.mlp + self.head
 
-    def __mul__(self, factor: float) -> Flops:
-        return Flops(
-            *(value * factor for value in (self.fusion, self.attention, self.mlp, self.head))
-        )
-
 
 @dataclass(frozen=True)
 class Work:
-    """How much goes through a drafter; every count is a sum, so works of sequences add up.
+    """How much goes through a drafter; every count is a sum, so it scales.
 
     Attributes:
         context: context positions that are fused and projected to keys and values.
@@ -98,6 +93,9 @@ class Work:
     context_pairs: float
     block_pairs: float
     scored: float
+
+    def __mul__(self, factor: float) -> Work:
+        return Work(*(value * factor for value in astuple(self)))
 
     @classmethod
     def of_draft_step(cls, context: int, new: int, block_size: int) -> Work:

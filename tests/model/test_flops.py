@@ -137,9 +137,10 @@ def test_a_smaller_draft_vocabulary_costs_less():
 
 def test_work_adds_up():
     switches = toy_switches()
-    one, three = Work(10, 8, 80, 32, 6), Work(30, 24, 240, 96, 18)
-    scaled = training_flops(SIZES, switches, TAPS, one) * 3
-    assert scaled == training_flops(SIZES, switches, TAPS, three)
+    one = Work(10, 8, 80, 32, 6)
+    assert one * 3 == Work(30, 24, 240, 96, 18)
+    single, triple = (training_flops(SIZES, switches, TAPS, work) for work in (one, one * 3))
+    assert triple.total == 3 * single.total
 
 
 def test_sizes_of_a_config_without_head_dim():
