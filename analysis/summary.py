@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.caveats import caveats, failed_cells
-from analysis.factorial import grid_cells
 from analysis.columns import BASELINE
+from analysis.factorial import grid_cells
 from analysis.load import Result
 from analysis.markdown import NOTHING, markdown_table, number, with_interval
 from analysis.table import ALL_ANSWERS, WITHOUT_LOOPS

@@ -12,12 +12,15 @@ from typing import NoReturn
 
 from dflash.cli.drafters import EVALUATE, GENERATE, TRAIN
 from dflash.cli.experiments import ABLATE, LIST, NOISE
+from dflash.cli.plans import COST, EXPLAIN
 from dflash.cli.verb import Verb
 from dflash.model.errors import UserError
 
 VERBS: tuple[Verb, ...] = (
     ABLATE,
     NOISE,
+    EXPLAIN,
+    COST,
     TRAIN,
     EVALUATE,
     GENERATE,

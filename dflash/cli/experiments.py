@@ -47,11 +47,12 @@ def _run(arguments: argparse.Namespace, name: str) -> int:
     experiment = load_experiment(name, arguments.overrides)
 
     from analysis.report import write_report
+    from dflash.lab.plan.quota import Quota, hold_to_quota
     from dflash.lab.run import run_experiment
 
-    finished = run_experiment(
-        open_lab(arguments), experiment, arguments.results, arguments.together
-    )
+    lab = open_lab(arguments)
+    hold_to_quota(lab, experiment, Quota.of_environment())
+    finished = run_experiment(lab, experiment, arguments.results, arguments.together)
     report = write_report(finished.directory, ("png",) if finished.measured else ())
     say(report.read_text(encoding="utf-8"))
     say(f"tables, summary and figures: {finished.directory}")

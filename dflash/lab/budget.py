@@ -23,10 +23,11 @@ from dflash.lab.stages.common import Lab
 from dflash.lab.stages.pace import build_pace
 from dflash.lab.stages.target import TargetInfo, target_info
 from dflash.model.errors import UserError
-from dflash.model.flops import Sizes, Work, forward_flops
+from dflash.model.flops import STEP_CONTEXT, Sizes, Work, forward_flops
 from dflash.model.taps import resolve_taps
+from dflash.target import TargetConfig
 
-CONTEXT, NEW = 512, 2  # tokens: the draft step whose cost is matched, and what is new in it
+Describe = Callable[[Lab, TargetConfig], TargetInfo]
 MOST = 1_000_000  # steps; more is no match but a mistake
 
 
@@ -53,19 +54,39 @@ def match_budget(lab: Lab, experiment: Experiment) -> Experiment:
     Raises:
         UserError: an arm that sets the key itself, or whose budget cannot be matched.
     """
+    return _match(lab, experiment, target_info)
+
+
+def match_planned(lab: Lab, experiment: Experiment, describe: Describe) -> Experiment:
+    """The same as far as it can be told without answers or a measurement.
+
+    Raises:
+        UserError: see ``match_budget``.
+    """
+    planned = experiment.match and RULES[experiment.match].planned
+    return _match(lab, experiment, describe) if planned else experiment
+
+
+def match_text(experiment: Experiment) -> str:
+    """What ``match`` sets, in words."""
+    rule = RULES[experiment.match]
+    later = "" if rule.planned else ", known when the answers are there"
+    return f"{experiment.match}: {rule.key} of every arm follows from it{later}"
+
+
+def _match(lab: Lab, experiment: Experiment, describe: Describe) -> Experiment:
     if not experiment.match or any(arm.matched for arm in experiment.arms):
         return experiment
-    rule = RULES[experiment.match]
-    control = experiment.arms[0]
-    arms = [control, *(_matched(lab, rule, experiment, arm) for arm in experiment.arms[1:])]
-    return dataclasses.replace(experiment, arms=tuple(arms))
+    control, *others = experiment.arms
+    infos = [describe(lab, arm.config.target) for arm in others]
+    arms = [_matched(lab, experiment, *pair) for pair in zip(others, infos, strict=True)]
+    return dataclasses.replace(experiment, arms=(control, *arms))
 
 
-def _matched(lab: Lab, rule: Rule, experiment: Experiment, arm: Arm) -> Arm:
-    control = experiment.config
+def _matched(lab: Lab, experiment: Experiment, arm: Arm, info: TargetInfo) -> Arm:
+    control, rule = experiment.config, RULES[experiment.match]
     if rule.key in arm.diff:
         raise UserError(f"arm {arm.name} sets {rule.key}, which match={experiment.match} decides")
-    info = target_info(lab, arm.config.target)
     try:
         value = rule.solve(lab, control, arm.config, info, experiment.seeds)
         tree = patched(arm.config.tree(), {rule.key: value})
@@ -83,7 +104,7 @@ def _parameters(config: LabConfig, info: TargetInfo) -> float:
 
 def _draft_flops(config: LabConfig, info: TargetInfo) -> float:
     taps = len(resolve_taps(config.drafter.features.taps, info.num_layers))
-    work = Work.of_draft_step(CONTEXT, NEW, config.drafter.block_size)
+    work = Work.of_draft_step(STEP_CONTEXT, config.drafter.block_size)
     return forward_flops(Sizes.of(info.hf_config), config.drafter, taps, work).total
 
 
@@ -131,7 +152,8 @@ def _slots(lab: Lab, config: LabConfig, info: TargetInfo, seeds: tuple[int, ...]
 
 
 def _steps(lab: Lab, config: LabConfig, info: TargetInfo) -> int:
-    from dflash.training.run import total_steps, trainable_rows
+    from dflash.training.config import total_steps
+    from dflash.training.run import trainable_rows
 
     rollouts = build_answers(lab, config, "train", info.identity).rollouts()
     return total_steps(config.train, len(trainable_rows(rollouts, config.train.max_length)))
@@ -151,12 +173,3 @@ RULES: dict[str, Rule] = {
     "tokens": Rule("train.steps", _by_tokens, planned=False),
     "wall_time": Rule("train.steps", _by_time, planned=False),
 }
-
-
-def matched_text(experiment: Experiment) -> list[str]:
-    """What ``match`` set, a line per arm."""
-    return [
-        f"{arm.name} is matched by {experiment.match}: {key}={value}"
-        for arm in experiment.arms
-        for key, value in arm.matched.items()
-    ]

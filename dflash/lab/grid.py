@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from dflash.lab.stages.replay import CODE as REPLAY_CODE
 from dflash.lab.stages.tables import EVALUATION_TABLES, read_evaluation
 from dflash.lab.stages.target import TargetInfo, target_info
 from dflash.lab.stages.train import CODE as TRAIN_CODE
+from dflash.lab.store import Key
 from dflash.model.errors import UserError
+from dflash.target import TargetConfig
 
 NAN = float("nan")
 HASHES = ("order_hash", "anchor_hash", "feature_hash", "init_hash")
@@ -63,15 +65,22 @@ def floor_id_of(name: str) -> str:
     return f"floor-{name}"
 
 
-def plan_arms(lab: Lab, experiment: Experiment) -> list[PlannedArm]:
+def plan_arms(
+    lab: Lab,
+    experiment: Experiment,
+    describe: Callable[[Lab, TargetConfig], TargetInfo] = target_info,
+) -> list[PlannedArm]:
     """Check every arm against its target.
+
+    Args:
+        describe: what is known of a target; the default loads one that the store does not hold.
 
     Raises:
         UserError: an arm that cannot run, or that breaks an invariant, named.
     """
     planned = []
     for arm in experiment.arms:
-        info = target_info(lab, arm.config.target)
+        info = describe(lab, arm.config.target)
         planned.append(PlannedArm(arm, info, check_cell(arm.config, info)))
     control = {"parameters": planned[0].parameters}
     for item in planned:
@@ -92,21 +101,30 @@ def plan_text(lab: Lab, experiment: Experiment, planned: Sequence[PlannedArm]) -
     for item in planned:
         mark = " INVALID (negative control)" if item.arm.invalid else ""
         lines.append(f"  {item.arm.name}{mark}: {item.parameters / 1e6:.2f}M parameters")
-        lines += [
-            f"      {name}: {_short(before)} -> {_short(after)}"
-            for name, (before, after) in item.arm.diff.items()
-        ]
-    return "\n".join([*lines, f"  {_work_text(lab, experiment, planned)}"])
+        lines += diff_lines(item.arm)
+    return "\n".join([*lines, f"  {work_text(lab, all_keys(experiment, planned))}"])
 
 
-def _work_text(lab: Lab, experiment: Experiment, planned: Sequence[PlannedArm]) -> str:
-    """How many store entries of each stage are missing, each counted once however often used."""
-    keys = {
+def diff_lines(arm: Arm) -> list[str]:
+    """What an arm changes, one resolved name a line."""
+    return [
+        f"      {name}: {_short(before)} -> {_short(after)}"
+        for name, (before, after) in arm.diff.items()
+    ]
+
+
+def all_keys(experiment: Experiment, planned: Sequence[PlannedArm]) -> dict[str, Key]:
+    """Every entry that the experiment needs, by name, once however often it is used."""
+    return {
         key.name: key
         for item in planned
         for seed in experiment.seeds
         for key in cell_keys(item.arm.config, item.info, seed)
     }
+
+
+def work_text(lab: Lab, keys: Mapping[str, Key]) -> str:
+    """How many of these entries are missing from the store, by stage."""
     missing = Counter(key.stage for key in keys.values() if not lab.store.has(key))
     todo = ", ".join(f"{count} {stage}" for stage, count in missing.items()) or "nothing"
     return f"to do: {todo}; {len(keys) - missing.total()} of {len(keys)} entries are stored"

@@ -6,7 +6,7 @@ producer serves all arms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from dflash.model.errors import UserError
 # other at the store's locks.
 ONE_COMMAND = ("ddp_fork",)
 SPLITS: tuple[Split, ...] = ("train", "eval")
+AnswersKey = Callable[[LabConfig, Split, dict[str, str]], Key]
 
 
 @dataclass(frozen=True)
@@ -158,16 +159,22 @@ def _floor_width(config: LabConfig) -> int:
     return config.decode.width or config.drafter.block_size
 
 
-def cell_keys(config: LabConfig, info: TargetInfo, seed: int) -> Iterator[Key]:
-    """Keys of all entries of one cell, in the order in which they are built."""
+def cell_keys(
+    config: LabConfig, info: TargetInfo, seed: int, answers: AnswersKey = answers_key
+) -> Iterator[Key]:
+    """Keys of all entries of one cell, in the order in which they are built.
+
+    Args:
+        answers: key of a split's answers; a plan gives its own where it cannot know the text.
+    """
     names: dict[str, tuple[str, str | None]] = {}
     for split in SPLITS:
-        answers = answers_key(config, split, info.identity)
-        features = features_key(config, split, info, answers.name)
-        yield answers
+        rollouts = answers(config, split, info.identity)
+        features = features_key(config, split, info, rollouts.name)
+        yield rollouts
         if features is not None:
             yield features
-        names[split] = (answers.name, None if features is None else features.name)
+        names[split] = (rollouts.name, None if features is None else features.name)
     drafter = train_key(config, seed, info.identity, *names["train"])
     yield drafter
     yield replay_key(config, drafter.name, *names["eval"])

@@ -8,12 +8,14 @@ counted, and neither is what a kernel computes twice to save memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from transformers import PretrainedConfig
 
 from dflash.model.conditioning import uses_context
 from dflash.model.switches import DrafterSwitches, argument_of
+
+STEP_CONTEXT = 1024  # committed features of the draft step whose cost is stated
 
 
 @dataclass(frozen=True)
@@ -75,15 +77,10 @@ class Flops:
     def total(self) -> float:
         return self.fusion + self.attention + self.mlp + self.head
 
-    def __mul__(self, factor: float) -> Flops:
-        return Flops(
-            *(value * factor for value in (self.fusion, self.attention, self.mlp, self.head))
-        )
-
 
 @dataclass(frozen=True)
 class Work:
-    """How much goes through a drafter; every count is a sum, so works of sequences add up.
+    """How much goes through a drafter; every count is a sum, so it scales.
 
     Attributes:
         context: context positions that are fused and projected to keys and values.
@@ -99,15 +96,20 @@ class Work:
     block_pairs: float
     scored: float
 
+    def __mul__(self, factor: float) -> Work:
+        return Work(*(value * factor for value in astuple(self)))
+
     @classmethod
-    def of_draft_step(cls, context: int, new: int, block_size: int) -> Work:
+    def of_draft_step(cls, context: int, block_size: int, new: int | None = None) -> Work:
         """One cached decode step.
 
         Args:
             context: committed features that the block sees, the new ones included.
-            new: how many of them were committed by the step before, and so are not cached yet.
+            new: how many of them were committed by the step before, and so are not cached yet;
+                by default as many as a block has slots, the most there can be.
         """
         slots = block_size
+        new = min(context, slots) if new is None else new
         return cls(new, slots, slots * context, slots * slots, slots - 1)
 
 

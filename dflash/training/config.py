@@ -103,3 +103,10 @@ class TrainConfig:
         for name in ("warmup_ratio", "min_lr_ratio"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError.of(f"train.{name}", getattr(self, name), "a number from 0 to 1")
+
+
+def total_steps(config: TrainConfig, sequences: int) -> int:
+    """Optimizer steps of a run over ``sequences`` training sequences."""
+    if config.steps is not None:
+        return config.steps
+    return config.epochs * -(-sequences // config.sequences)

@@ -24,7 +24,7 @@ from dflash.model import DFlashDraftModel, DrafterSwitches, UserError, drafter_c
 from dflash.model.switches import argument_of
 from dflash.target import Target, check_mask_token
 from dflash.training.clock import TrainClock
-from dflash.training.config import TrainConfig
+from dflash.training.config import TrainConfig, total_steps
 from dflash.training.datamodule import DrafterData
 from dflash.training.fed import FeedRecord
 from dflash.training.init import INITIALISERS
@@ -111,13 +111,6 @@ def frequent_tokens(rollouts: Sequence[Rollout], size: int, vocab_size: int) -> 
     answers = np.concatenate([row.answer_ids for row in rollouts])
     counts = np.bincount(answers, minlength=vocab_size)
     return np.sort(np.argsort(-counts, kind="stable")[:size])
-
-
-def total_steps(config: TrainConfig, sequences: int) -> int:
-    """Optimizer steps of a run over ``sequences`` training sequences."""
-    if config.steps is not None:
-        return config.steps
-    return config.epochs * -(-sequences // config.sequences)
 
 
 def train_drafter(

@@ -9,10 +9,10 @@ import torch
 
 from dflash.data.rollouts import Rollout
 from dflash.model.switches import DrafterSwitches, argument_of
-from dflash.training.config import TrainConfig
+from dflash.training.config import TrainConfig, total_steps
 from dflash.training.datamodule import StepBatches
 from dflash.training.losses import IGNORED
-from dflash.training.run import frequent_tokens, total_steps, trainable_rows
+from dflash.training.run import frequent_tokens, trainable_rows
 
 
 def supervised_slots(

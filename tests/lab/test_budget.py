@@ -7,14 +7,14 @@ import json
 import pytest
 import yaml
 
-from dflash.lab.budget import CONTEXT, NEW, RULES, match_budget
+from dflash.lab.budget import RULES, match_budget
 from dflash.lab.experiment import load_experiment
 from dflash.lab.grid import plan_arms
 from dflash.lab.results import read_table
 from dflash.lab.run import run_experiment
 from dflash.lab.stages import pace
 from dflash.model.errors import UserError
-from dflash.model.flops import Sizes, Work, forward_flops
+from dflash.model.flops import STEP_CONTEXT, Sizes, Work, forward_flops
 
 DEEP = "  deep: {drafter.num_layers: 2}"
 LONG = "  long: {drafter.block_size: 6}"
@@ -55,7 +55,7 @@ def test_draft_flops_are_equal_up_to_one_neuron(matched, lab):
                 sizes,
                 a.config.drafter,
                 2,
-                Work.of_draft_step(CONTEXT, NEW, a.config.drafter.block_size),
+                Work.of_draft_step(STEP_CONTEXT, a.config.drafter.block_size),
             ).total
             for a in experiment.arms
         ]

@@ -72,7 +72,7 @@ def test_a_cached_draft_step(switches):
     step(0, 6)
     crop_to(cache, 6)
     real = counted(lambda: draft.draft_logits(step(6, CONTEXT)[:, 1:], head))
-    work = Work.of_draft_step(CONTEXT, CONTEXT - 6, switches.block_size)
+    work = Work.of_draft_step(CONTEXT, switches.block_size, CONTEXT - 6)
     assert forward_flops(SIZES, switches, TAPS, work).total == real
 
 
@@ -137,9 +137,10 @@ def test_a_smaller_draft_vocabulary_costs_less():
 
 def test_work_adds_up():
     switches = toy_switches()
-    one, three = Work(10, 8, 80, 32, 6), Work(30, 24, 240, 96, 18)
-    scaled = training_flops(SIZES, switches, TAPS, one) * 3
-    assert scaled == training_flops(SIZES, switches, TAPS, three)
+    one = Work(10, 8, 80, 32, 6)
+    assert one * 3 == Work(30, 24, 240, 96, 18)
+    single, triple = (training_flops(SIZES, switches, TAPS, work) for work in (one, one * 3))
+    assert triple.total == 3 * single.total
 
 
 def test_sizes_of_a_config_without_head_dim():
