@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from dflash.cli import main
-from dflash.lab.experiment import load_experiment, read_experiment
+from dflash.lab.budget import RULES
+from dflash.lab.experiment import load_experiment
 from dflash.lab.plan.entries import make_plan
 from dflash.lab.plan.explain import explain_text, slot_weights
 from dflash.lab.plan.rates import Rate
-from dflash.lab.schema import flatten
 from dflash.model.errors import UserError
 from dflash.model.taps import resolve_taps
 
@@ -40,12 +40,15 @@ def section(text: str, title: str) -> list[str]:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_shipped_experiment_is_explained(lab, path, tier):
     text = explained(lab, path.stem, [*QWEN, f"tier={tier}"])
-    declared = read_experiment(path)["arms"]
+    experiment = load_experiment(path.stem, [*QWEN, f"tier={tier}"])
     lines = section(text, "WHAT DIFFERS")
     arms = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
-    assert arms == ["control", *declared]
+    assert arms == [arm.name for arm in experiment.arms]
     keys = sorted(line.split(":")[0].strip() for line in lines if " -> " in line)
-    assert keys == sorted(key for patch in declared.values() for key in flatten(patch))
+    declared = [key for arm in experiment.arms for key in arm.diff]
+    if experiment.match:
+        declared += [RULES[experiment.match].key] * (len(experiment.arms) - 1)
+    assert keys == sorted(declared)
     assert max(map(len, text.splitlines())) <= 100
     for name in ("PARAMETERS", "ATTENTION MASK", "WEIGHT", "TAPS", "DATA", "TIME", "STORE"):
         assert section(text, name)
