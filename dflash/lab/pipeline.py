@@ -20,6 +20,7 @@ from dflash.lab.stages.common import Lab
 from dflash.lab.stages.decode import build_decode, decode_key
 from dflash.lab.stages.features import build_split_features, features_key
 from dflash.lab.stages.floors import FLOORS, build_floor, floor_key
+from dflash.lab.stages.ranks import check_ranks
 from dflash.lab.stages.replay import build_replay, replay_key
 from dflash.lab.stages.target import TargetInfo
 from dflash.lab.stages.train import Trained, Training, train_key
@@ -27,9 +28,6 @@ from dflash.lab.store import Key, Store
 from dflash.model import DFlashDraftModel, drafter_config
 from dflash.model.errors import UserError
 
-# Other strategies start this command once more for every device, and those would wait for each
-# other at the store's locks.
-ONE_COMMAND = ("ddp_fork",)
 SPLITS: tuple[Split, ...] = ("train", "eval")
 AnswersKey = Callable[[LabConfig, Split, dict[str, str]], Key]
 
@@ -194,9 +192,8 @@ def check_cell(config: LabConfig, info: TargetInfo) -> int:
     Raises:
         UserError: taps, mask token, sizes, widths or devices that do not fit.
     """
-    if config.train.devices > 1 and config.train.strategy not in ONE_COMMAND:
-        allowed = f"1, or train.strategy={' or '.join(ONE_COMMAND)} on a CPU"
-        raise UserError.of("train.devices", config.train.devices, allowed)
+    if config.executor.kind == "local":  # elsewhere the machine that trains is another one
+        check_ranks(config)
     width, block = config.decode.width, config.drafter.block_size
     if width is not None and width > block:
         raise UserError.of("decode.width", width, f"at most drafter.block_size={block}")

@@ -15,6 +15,8 @@ from typing import Any, cast
 import lightning as L
 import numpy as np
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
@@ -156,7 +158,8 @@ def train_drafter(
         )
     except SystemExit:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from None
-    _save(drafter, directory / DRAFTER)
+    if trainer.is_global_zero:
+        _save(drafter, directory / DRAFTER)
     return TrainResult(
         path=directory / DRAFTER,
         parameters=sum(p.numel() for p in drafter.parameters() if p.requires_grad),
@@ -218,9 +221,16 @@ def build_trainer(
         log_every_n_steps=1,
         enable_progress_bar=progress,
         enable_model_summary=False,
+        plugins=cluster_environment(),
         use_distributed_sampler=False,
         default_root_dir=directory,
     )
+
+
+def cluster_environment() -> LightningEnvironment | TorchElasticEnvironment:
+    """torchrun's, or none: inside a Slurm job Lightning would take the job's tasks for ranks."""
+    elastic = TorchElasticEnvironment.detect()
+    return TorchElasticEnvironment() if elastic else LightningEnvironment()
 
 
 def quiet_lightning() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash.lab.config import config_from_tree
+from dflash.lab.errors import one_line
 from dflash.lab.files import is_disk_full
 from dflash.lab.pipeline import prepare_shared, run_cell
 from dflash.lab.stages.common import Lab
@@ -84,8 +85,3 @@ def perform(lab: Lab, job: Job) -> Result:
 def lost(how: str, attempts: int) -> Result:
     """The result of a job whose workers all died."""
     return Result(None, f"worker lost {attempts} times, at last: {how}")
-
-
-def one_line(error: BaseException) -> str:
-    """``Type: text`` without line breaks, short enough for a table."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]

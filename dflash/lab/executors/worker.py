@@ -1,8 +1,14 @@
-"""A worker process: ``python -m dflash.lab.executors.worker FOLDER`` does the job in FOLDER."""
+"""A worker process: ``python -m dflash.lab.executors.worker STORE DESCRIPTOR``.
+
+It reads jobs from stdin and writes results to an open descriptor, a line of JSON each, and keeps
+the target loaded in between. What it prints is for people.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import queue
 import sys
 import threading
 from pathlib import Path
@@ -10,19 +16,28 @@ from pathlib import Path
 from transformers.utils import logging
 
 from dflash.lab.executors.job import Job, perform
-from dflash.lab.stages.common import Lab, read_json, write_json
+from dflash.lab.stages.common import Lab
 from dflash.lab.store import Store
 
-JOB, RESULT = "job.json", "result.json"
 
-
-def main(folder: Path) -> None:
-    """Read the job, do it and leave its result."""
-    threading.Thread(target=end_with_parent, daemon=True).start()
+def main(store: Path, descriptor: int) -> None:
+    """Do jobs until stdin ends."""
+    jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=read_jobs, args=(jobs,), daemon=True).start()
     logging.disable_progress_bar()
-    given = read_json(folder / JOB)
-    lab = Lab(Store(Path(given["store"])), say, progress=False)
-    write_json(folder / RESULT, perform(lab, Job(**given["job"])).plain())
+    lab = Lab(Store(store), say, progress=False)
+    with os.fdopen(descriptor, "w") as results:
+        while True:
+            job = Job(**json.loads(jobs.get()))
+            print(json.dumps(perform(lab, job).plain()), file=results, flush=True)
+
+
+def read_jobs(jobs: queue.SimpleQueue[str]) -> None:
+    """Pass jobs on; when the process at the other end is gone, end this one, whatever it does."""
+    with open(0, closefd=False) as lines:  # not sys.stdin, whose lock the interpreter needs to exit
+        for line in lines:
+            jobs.put(line)
+    os._exit(0)
 
 
 def say(text: str) -> None:
@@ -30,11 +45,5 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def end_with_parent() -> None:
-    """End this process when the one that started it is gone and the other end of stdin with it."""
-    sys.stdin.buffer.read()
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -18,6 +18,7 @@ from dflash.lab.schema import plain
 from dflash.lab.stages.answers import Answers
 from dflash.lab.stages.common import Code, Lab, read_json, write_json
 from dflash.lab.stages.features import Features
+from dflash.lab.stages.ranks import launch_ranks
 from dflash.lab.store import Key
 from dflash.model.config import switches_of
 from dflash.model.drafter import DFlashDraftModel
@@ -28,12 +29,13 @@ from dflash.target import Target
 from dflash.target.load import device_of
 from dflash.training.lockstep import Pace, alone
 from dflash.training.precision import precision_of
+from dflash.training.ranks import is_first_rank
 
 if TYPE_CHECKING:
     from dflash.training.run import TrainResult
 
 CODE = Code(
-    roots=("dflash.lab.stages.train", "dflash.training.run"),
+    roots=("dflash.lab.stages.train", "dflash.lab.stages.rank", "dflash.training.run"),
     packages=("dflash.training", "dflash.data", "dflash.target", "dflash.model"),
 )
 FACTS = "train.json"
@@ -159,11 +161,21 @@ class Training:
             pace: lets others train between the steps.
         """
         if not (directory / FACTS).is_file():  # else it was killed between this and the end
-            self._train(directory, source, pace)
+            if self.config.train.devices == 1:
+                self.train_here(directory, source, pace)
+            else:
+                launch_ranks(self, directory)
         for resume_point in directory.glob("*.ckpt"):  # three times the drafter's size
             resume_point.unlink()
 
-    def _train(self, directory: Path, source: FeatureSource | None, pace: Pace) -> None:
+    def train_here(
+        self, directory: Path, source: FeatureSource | None = None, pace: Pace = alone
+    ) -> None:
+        """Train in this process, alone or as one of several ranks; the first leaves the results.
+
+        Raises:
+            UserError: a configuration that cannot be trained.
+        """
         from dflash.training.run import train_drafter  # Lightning takes seconds to import
 
         config, target = self.config, self.lab.target(self.config.target)
@@ -178,8 +190,9 @@ class Training:
             progress=self.lab.progress,
             pace=pace,
         )
-        (directory / DIFF).write_bytes(source_tree().diff)
-        write_json(directory / FACTS, _facts(result, config, self.seed, target, directory))
+        if is_first_rank():
+            (directory / DIFF).write_bytes(source_tree().diff)
+            write_json(directory / FACTS, _facts(result, config, self.seed, target, directory))
 
 
 def _facts(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
-import subprocess
-import sys
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from dflash.lab.run import run_experiment
 from dflash.lab.stages.common import Lab
 from dflash.lab.store import Store
 from tests.lab.conftest import SHIPPED, SMALL, tiny
-from tests.lab.executors.grid import MORE, SEEDS, TWELVE, tables
+from tests.lab.executors.grid import MORE, SEEDS, TWELVE, command, tables
+
+SLOW = ("dflash.training.run", "dflash.decoding", "analysis.report")
 
 
 @pytest.fixture(scope="session")
@@ -47,18 +49,16 @@ def run(place: Path, *overrides: str, name: str = "twelve") -> Any:
     return lab, run_experiment(lab, experiment, place)
 
 
-def spawn(place: Path, *overrides: str) -> subprocess.Popen[str]:
-    """The same as a process of its own."""
-    values = dict(item.split("=", 1) for item in [*SMALL, SEEDS, *overrides])
-    words = [f"{key}={value}" for key, value in values.items()]
+def spawn(place: Path, *overrides: str) -> BaseProcess:
+    """The same command as a process of its own, forked where all imports are done already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.lab.executors.grid", "dflash.lab.run", *SLOW])
     places = ["--store", str(place / "store"), "--results", str(place)]
-    return subprocess.Popen(
-        [sys.executable, "-m", "dflash", "ablate", "twelve", *words, *places],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ["ablate", "twelve", *SMALL, SEEDS, *overrides, *places]
+    environment = {"DFLASH_EXPERIMENTS": os.environ["DFLASH_EXPERIMENTS"]}
+    process = context.Process(target=command, args=(words, environment))
+    process.start()
+    return process
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
+
+from dflash.cli import main
 from dflash.lab.results import TABLES, read_table
 
 TWELVE = (
@@ -33,3 +39,11 @@ def assert_built_once(journal: list[dict[str, object]]) -> None:
     """Every entry has one line in the journal."""
     names = [str(line["name"]) for line in journal]
     assert sorted(names) == sorted(set(names))
+
+
+def command(words: Sequence[str], environment: Mapping[str, str]) -> None:
+    """The body of a process: one ``dflash`` command in silence."""
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        raise SystemExit(main(words))

@@ -1,0 +1,92 @@
+"""Several processes that train one drafter: started by the one that holds the store's lock.
+
+Lightning's own launcher would start the whole command once more for every device, and those would
+wait for each other at the lock. So torchrun starts ``rank.py``, which trains and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from dflash.lab.config import LabConfig
+from dflash.lab.stages.common import write_json
+from dflash.model.errors import UserError
+from dflash.target.load import device_of
+
+if TYPE_CHECKING:
+    from dflash.lab.stages.train import Training
+
+# Both begin with a dot, so that the entry does not keep them.
+WORK, ERROR = ".rank.json", ".error.txt"
+STRATEGIES = ("auto", "ddp")
+
+
+class RankError(RuntimeError):
+    """A rank failed; its own error in one line."""
+
+
+def check_ranks(config: LabConfig) -> None:
+    """Refuse what several processes on this machine cannot do.
+
+    Raises:
+        UserError: more devices than there are, or a strategy that does not fit.
+    """
+    devices, strategy = config.train.devices, config.train.strategy
+    if devices == 1:
+        return
+    if strategy not in STRATEGIES:
+        raise UserError.of("train.strategy", strategy, ", ".join(STRATEGIES))
+    if device_of(config.target.device).type == "cuda":
+        if config.target.device not in ("auto", "cuda"):
+            allowed = "auto or cuda, which mean one device for every rank"
+            raise UserError.of("target.device", config.target.device, allowed)
+        present = torch.cuda.device_count()
+        if devices > present:
+            raise UserError.of("train.devices", devices, f"at most {present} (GPUs here)")
+
+
+def launch_ranks(training: Training, directory: Path) -> None:
+    """Train in ``train.devices`` processes; the first leaves the results in ``directory``.
+
+    Raises:
+        UserError: see ``check_ranks``.
+        RankError: what the first rank that failed said.
+    """
+    lab, config, features = training.lab, training.config, training.features
+    check_ranks(config)
+    lab.unload()  # the ranks need the memory
+    work = {
+        "store": str(lab.store.root.absolute()),
+        "config": config.tree(),
+        "seed": training.seed,
+        "identity": training.identity,
+        "answers": training.answers.entry.name,
+        "features": None if features is None else features.entry.name,
+        "directory": str(directory.absolute()),
+        "progress": lab.progress,
+    }
+    write_json(directory / WORK, work)
+    (directory / ERROR).unlink(missing_ok=True)
+    count = config.train.devices
+    threads = max(1, torch.get_num_threads() // count)
+    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", *launcher, "-m", "dflash.lab.stages.rank", str(directory / WORK)],
+        stdin=subprocess.PIPE,  # the ranks end when it is closed, however this process dies
+        env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+    )
+    try:
+        code = process.wait()
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+    if code:
+        error = directory / ERROR
+        told = error.read_text(encoding="utf-8").strip() if error.is_file() else ""
+        raise RankError(told or f"torchrun ended with status {code}")

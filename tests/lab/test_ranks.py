@@ -1,0 +1,74 @@
+"""One cell on two devices, which are processes of a CPU (gloo)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dflash.lab.config import compose_config
+from dflash.lab.pipeline import check_cell, train_cell
+from dflash.lab.stages.ranks import ERROR, WORK, check_ranks
+from dflash.lab.stages.target import target_info
+from dflash.model.errors import UserError
+
+STEPS = ("train.steps=4", "train.sequences=4")
+
+
+@pytest.fixture
+def trained(lab, small, small_overrides):
+    """Train a drafter in the lab."""
+
+    def train(*overrides: str):
+        config = compose_config([*small_overrides, *STEPS, *overrides])
+        return train_cell(lab, config, target_info(lab, config.target), seed=0)
+
+    return train
+
+
+def test_two_ranks_train_the_drafter_of_one_process(trained, lab):
+    one, two = trained(), trained("train.devices=2")
+    assert one.name != two.name
+    weights = [load_file(each.checkpoint / "model.safetensors") for each in (one, two)]
+    assert weights[0].keys() == weights[1].keys()
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-6, msg=name)
+    same = ("tokens", "steps", "parameters", "device", "path")
+    assert {key: one.facts[key] for key in same} == {key: two.facts[key] for key in same}
+    assert two.facts["final_loss"] == pytest.approx(one.facts["final_loss"], rel=1e-5)
+    assert not {WORK, ERROR} & {path.name for path in two.checkpoint.parent.iterdir()}
+    assert lab.store.entries("train") == [one.checkpoint.parent, two.checkpoint.parent]
+
+
+def test_what_a_rank_says_is_the_error(trained, lab):
+    with pytest.raises(RuntimeError, match=r"UserError: train\.max_length=1 is not valid"):
+        trained("train.devices=2", "train.max_length=1")
+    assert lab.store.entries("train") == []
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.strategy=fsdp", r"train\.strategy='fsdp' is not valid; allowed: auto, ddp"),
+        ("train.strategy=ddp_fork", r"train\.strategy='ddp_fork' is not valid"),
+        ("target.device=cuda:0", r"target\.device='cuda:0' is not valid"),
+    ],
+)
+def test_impossible_combinations_are_one_line(
+    lab, small, small_overrides, override, message, monkeypatch
+):
+    config = compose_config([*small_overrides, "train.devices=2"])
+    info = target_info(lab, config.target)
+    check_cell(config, info)
+    if "cuda" in override:
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UserError, match=message):
+        check_cell(compose_config([*small_overrides, "train.devices=2", override]), info)
+
+
+def test_more_ranks_than_gpus_are_refused(small, small_overrides, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    config = compose_config([*small_overrides, "train.devices=2", "target.device=auto"])
+    with pytest.raises(UserError, match=r"train\.devices=2 is not valid; allowed: at most 1"):
+        check_ranks(config)
