@@ -12,7 +12,7 @@ from analysis.load import load
 from dflash.cli import main
 from dflash.data.order import StepOrder
 from dflash.lab.config import compose_config, config_from_tree
-from dflash.lab.experiment import Arm, load_experiment
+from dflash.lab.experiment import Arm, list_experiments, load_experiment
 from dflash.lab.grid import Outcome, PlannedArm
 from dflash.lab.invariants import parse_invariants
 from dflash.lab.matched import prove_matched
@@ -22,7 +22,13 @@ from dflash.lab.run import run_experiment
 from dflash.lab.schema import difference, patched
 from dflash.lab.stages.train import Trained
 from dflash.training import init as initial
+from dflash.training.fed import parameter_hashes
+from dflash.training.run import build_drafter
+from tests.data.toys import made_up
+from tests.training.toys import SHAPES, toy
 
+SHIPPED = Path(__file__).resolve().parents[2] / "experiments"
+ROLLOUTS = made_up(SHAPES, vocab=20)
 FACTS = {
     "order_hash": "o",
     "anchor_hash": "a",
@@ -122,6 +128,21 @@ def test_what_governs_what(config, patch, governed):
     assert found == governed
     for what in governed:
         assert f"except as declared: arm: {what} (" in verdicts(config, patch, what)[1]
+
+
+@pytest.mark.parametrize("init", ["random", "target"])
+@pytest.mark.parametrize("name", list_experiments(SHIPPED))
+def test_no_shipped_arm_starts_otherwise_than_it_declares(experiments, name, init):
+    """Drafters of every arm as training would start them, on a deep toy target."""
+    target = toy(layers=24, tied=False)
+    overrides = ["drafter.vocab=full", f"train.init={init}"]
+    outcomes = []
+    for arm in load_experiment(name, overrides).arms:
+        drafter = build_drafter(arm.config.drafter, target, ROLLOUTS, arm.config.train, seed=0)
+        trained = Trained("", Path(), FACTS | {"init": parameter_hashes(drafter)})
+        planned = PlannedArm(arm, None, 0)  # type: ignore[arg-type]
+        outcomes.append(Outcome(planned, 0, Cell(trained, Path(), None)))
+    assert [item.error for item in prove_matched(outcomes).outcomes] == [""] * len(outcomes)
 
 
 def test_a_seed_is_compared_with_its_own_control(config):

@@ -37,7 +37,7 @@ ARMS = (
 )
 ONLINE = [
     "data.mode=online",
-    "data.train.written=13",  # 12 answers can be trained on: six steps without a repetition
+    "data.train.written=13",  # 12 answers to train on: no row comes twice in six steps
     "train.steps=6",
     "train.checkpoint_every=2",
     "train.init=random",
@@ -209,22 +209,31 @@ def test_killed_and_resumed_equals_uninterrupted(
         assert_same(*(load_file(drafters(place)[entry] / WEIGHTS) for place in labs))
 
 
-def test_two_processes_at_once_build_every_entry_once(several, tmp_path, counted):
-    """Threads stand for processes: a lock of the store excludes whoever opened the file."""
+def test_two_processes_at_once_build_every_entry_once(several, tmp_path, counted, monkeypatch):
+    """Threads stand for processes: a lock of the store excludes whoever opened the file.
+
+    Each dawdles whenever it holds a lock, so that another order of locks would be a deadlock.
+    """
+    build = Store.build
+
+    def dawdling(self, key, work):
+        return build(self, key, lambda directory: (time.sleep(0.2), work(directory)))
+
     labs = [new_lab(tmp_path / "store") for _ in range(2)]
     planned = [item for item in plan_arms(labs[0], several) if item.arm.name != "short"]
     for item in planned:
         labs[1].target(item.arm.config.target)
     orders = (planned, planned[::-1])
     threads = [
-        threading.Thread(target=train_together, args=(lab, order, 0))
+        threading.Thread(target=train_together, args=(lab, order, 0), daemon=True)
         for lab, order in zip(labs, orders, strict=True)
     ]
     train_together(new_lab(tmp_path / "store"), planned[:1], 0)  # answers are there
+    monkeypatch.setattr(Store, "build", dawdling)
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=30)
         assert not thread.is_alive(), "they wait for each other"
     assert len(drafters(labs[0])) == 3
     assert len(counted) == 6 * 2

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from dflash.training import clock
 from dflash.training.lockstep import run_in_lockstep
 
 
@@ -94,3 +96,20 @@ def test_ctrl_c_reaches_the_runs(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run_in_lockstep([endless, walker(said, "a", 10**9)])
     assert not any(thread.is_alive() for thread in calls)
+
+
+def test_waiting_for_others_is_not_counted(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+    watch = clock.TrainClock(tmp_path / "clock.json")
+    trainer = SimpleNamespace(callback_metrics={"supervised": 1.0, "loss": 1.0})
+
+    def pass_time(seconds):
+        now[0] += seconds
+
+    watch.on_train_start(trainer, None)
+    for _ in range(2):
+        watch.uncounted(lambda step: pass_time(100.0))(0)
+        pass_time(3.0)
+        watch.on_train_batch_end(trainer, None, None, None, 0)
+    assert watch.seconds == 6.0
