@@ -52,6 +52,10 @@ endef
 ablate: $(VENV)/.stamp-run ## Run an experiment: EXP=no_qknorm [TARGET= TIER=smoke|default|full|paper SEEDS=0,1,2 SET="key=value …"]
 	@$(overrides); $(BIN)/dflash ablate "$$EXP" "$$@"
 
+.PHONY: store
+store: $(VENV)/.stamp-run ## Look after the store, export from it: ARGS="list", "why no_qknorm", "check", "gc", "log", "export NAME DIR"
+	@$(BIN)/dflash store $(ARGS)
+
 .PHONY: train
 train: $(VENV)/.stamp-run ## Train one drafter and print where it is: [EXP=experiment/arm TARGET= TIER= SEEDS= SET=]
 	@$(overrides); $(BIN)/dflash train $${EXP:+"$$EXP"} "$$@"

@@ -110,13 +110,23 @@ def arm_config(name: str, overrides: list[str] | None = None) -> LabConfig:
     Raises:
         UserError: see ``load_experiment``; an arm that it does not have.
     """
+    path, arm_name = split_arm(name)
+    return find_arm(load_experiment(path, overrides), arm_name or CONTROL).config
+
+
+def split_arm(name: str) -> tuple[str, str | None]:
+    """``EXPERIMENT/ARM`` as its parts; a file's path, or a name alone, has no arm."""
     path, slash, arm_name = name.rpartition("/")
-    if not slash or name.endswith((".yaml", ".yml")):
-        path, arm_name = name, CONTROL
-    arms = {arm.name: arm.config for arm in load_experiment(path, overrides).arms}
-    if arm_name not in arms:
-        raise UserError.of(f"arm of {path}", arm_name, ", ".join(arms))
-    return arms[arm_name]
+    whole = not slash or name.endswith((".yaml", ".yml"))
+    return (name, None) if whole else (path, arm_name)
+
+
+def find_arm(experiment: Experiment, name: str) -> Arm:
+    """An arm by its name; a UserError lists those there are."""
+    arms = {arm.name: arm for arm in experiment.arms}
+    if name not in arms:
+        raise UserError.of(f"arm of {experiment.name}", name, ", ".join(arms))
+    return arms[name]
 
 
 def list_experiments(directory: Path | None = None) -> dict[str, str]:

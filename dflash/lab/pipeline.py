@@ -26,6 +26,7 @@ from dflash.lab.stages.train import Trained, build_drafter, train_key
 from dflash.lab.store import Key
 from dflash.model import DFlashDraftModel, drafter_config
 from dflash.model.errors import UserError
+from dflash.training.trackers import check_tracker
 
 # Other strategies start this command once more for every device, and those would wait for each
 # other at the store's locks.
@@ -129,11 +130,12 @@ def check_cell(config: LabConfig, info: TargetInfo) -> int:
         Number of trainable parameters.
 
     Raises:
-        UserError: taps, mask token, sizes, widths or devices that do not fit.
+        UserError: taps, mask token, sizes, widths, devices or a tracker that do not fit.
     """
     if config.train.devices > 1 and config.train.strategy not in ONE_COMMAND:
         allowed = f"1, or train.strategy={' or '.join(ONE_COMMAND)} on a CPU"
         raise UserError.of("train.devices", config.train.devices, allowed)
+    check_tracker(config.train.logger)
     width, block = config.decode.width, config.drafter.block_size
     if width is not None and width > block:
         raise UserError.of("decode.width", width, f"at most drafter.block_size={block}")

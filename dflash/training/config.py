@@ -12,6 +12,9 @@ from pydantic import ConfigDict
 
 from dflash.model.errors import UserError
 
+# What changes how a run is watched or resumed, not what it computes.
+IRRELEVANT = ("logger", "checkpoint_every")
+
 
 @dataclass(frozen=True)
 class LossConfig:
@@ -51,6 +54,7 @@ class TrainConfig:
         precision: ``auto`` is bf16 autocast where the device has fast bf16, else 32-bit;
             master weights are fp32 either way.
         checkpoint_every: optimizer steps between resume points.
+        logger: where loss and learning rate of every step go, see ``dflash.training.trackers``.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -75,7 +79,7 @@ class TrainConfig:
     devices: int = 1
     strategy: str = "auto"
     checkpoint_every: int = 50
-    logger: Literal["csv", "tensorboard", "wandb"] = "csv"
+    logger: Literal["csv", "tensorboard", "wandb", "mlflow"] = "csv"
 
     def __post_init__(self) -> None:
         positive = ("epochs", "sequences", "anchors_per_sequence", "checkpoint_every", "devices")
