@@ -15,7 +15,7 @@ import yaml
 from dflash.lab.bundle import seal
 from dflash.lab.export_readme import README
 from dflash.lab.files import write_text
-from dflash.lab.lineage import EXPERIMENT, FOLDER, used_entries
+from dflash.lab.folders import EXPERIMENT, FOLDER, used_entries
 from dflash.lab.results import Row, read_table
 from dflash.lab.stages.answers import FACTS, OVERLAP, ROLLOUTS
 from dflash.lab.stages.train import Trained

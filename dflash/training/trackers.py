@@ -99,7 +99,7 @@ def _wandb(directory: Path, resumed_step: int) -> Logger:
     from lightning.pytorch.loggers import WandbLogger
 
     class Stepwise(WandbLogger):
-        """Gives W&B the step itself, so that it drops those it has; one run ends with its drafter."""
+        """Gives W&B the step itself, so that it drops those it has; ends with its drafter."""
 
         def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
             self.experiment.log(dict(metrics), step=step)

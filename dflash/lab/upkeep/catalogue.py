@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dflash.lab.lineage import result_folders, used_entries
+from dflash.lab.folders import result_folders, used_entries
 from dflash.lab.store import MANIFEST, PARTIAL, Store, StoreError, read_manifest, stage_of
 from dflash.lab.upkeep.words import age_text, describe, size_text
 
