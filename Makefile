@@ -67,6 +67,10 @@ explain: $(VENV)/.stamp-run ## Show an experiment without running it: EXP=no_qkn
 cost: $(VENV)/.stamp-run ## The bill of a GPU run: EXP= TARGET=qwen3_4b [TIER=paper QUOTA="gpu_hours=10 disk_gb=200" ARGS="--flops 400e12 --mfu 0.35"]
 	@$(overrides); $(BIN)/dflash cost "$$EXP" "$$@" $(ARGS)
 
+.PHONY: store
+store: $(VENV)/.stamp-run ## Look after the store, export from it: ARGS="list", "why no_qknorm", "check", "gc", "log", "export NAME DIR"
+	@$(BIN)/dflash store $(ARGS)
+
 .PHONY: train
 train: $(VENV)/.stamp-run ## Train one drafter and print where it is: [EXP=experiment/arm TARGET= TIER= SEEDS= SET=]
 	@$(overrides); $(BIN)/dflash train $${EXP:+"$$EXP"} "$$@"

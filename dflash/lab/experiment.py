@@ -145,11 +145,16 @@ def load_arm(name: str, overrides: list[str] | None = None) -> tuple[Experiment,
     Raises:
         UserError: see ``load_experiment``; an arm that it does not have.
     """
-    path, slash, arm = name.rpartition("/")
-    if not slash or name.endswith((".yaml", ".yml")):
-        path, arm = name, CONTROL
+    path, arm = split_arm(name)
     experiment = load_experiment(path, overrides)
-    return experiment, experiment.arm(arm)
+    return experiment, experiment.arm(arm or CONTROL)
+
+
+def split_arm(name: str) -> tuple[str, str | None]:
+    """``EXPERIMENT/ARM`` as its parts; a file's path, or a name alone, has no arm."""
+    path, slash, arm = name.rpartition("/")
+    whole = not slash or name.endswith((".yaml", ".yml"))
+    return (name, None) if whole else (path, arm)
 
 
 def _arm(name: Any, patch: Any, control: LabConfig, levels: Mapping[str, Any] | None = None) -> Arm:

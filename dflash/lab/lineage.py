@@ -7,23 +7,20 @@ provenance/<diff_hash>.diff  what the working tree changed, see the columns of `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dflash.lab.experiment import Experiment
 from dflash.lab.files import write_text
+from dflash.lab.folders import ENTRIES, EXPERIMENT, FOLDER
 from dflash.lab.grid import PlannedArm, floor_id_of, run_id_of
 from dflash.lab.pipeline import cell_keys, floor_keys
 from dflash.lab.provenance import source_tree
-from dflash.lab.stages.common import read_json, write_json
+from dflash.lab.stages.common import write_json
 from dflash.lab.stages.target import target_key
 from dflash.lab.stages.train import DIFF, Trained
 from dflash.lab.store import Key
 from dflash.target.files import replacing
-
-FOLDER = "provenance"
-ENTRIES = "entries.json"
-EXPERIMENT = "experiment.yaml"
 
 
 def write_lineage(directory: Path, experiment: Experiment, planned: Sequence[PlannedArm]) -> None:
@@ -58,15 +55,3 @@ def experiment_keys(experiment: Experiment, planned: Sequence[PlannedArm]) -> di
     }
     floors = floor_keys(control.arm.config, control.info)
     return runs | {floor_id_of(name): [key] for name, key in floors.items()}
-
-
-def used_entries(directory: Path) -> dict[str, list[str]] | None:
-    """Run -> names of its entries; None when an older version of the lab wrote the folder."""
-    path = directory / FOLDER / ENTRIES
-    return dict(read_json(path)) if path.is_file() else None
-
-
-def result_folders(results: Path) -> Iterator[Path]:
-    """The experiments in a folder of results, finished or not."""
-    for path in sorted(results.glob("*/config.yaml")):
-        yield path.parent

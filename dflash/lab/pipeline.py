@@ -27,6 +27,7 @@ from dflash.lab.stages.train import Trained, Training, train_key
 from dflash.lab.store import Key, Store
 from dflash.model import DFlashDraftModel, drafter_config
 from dflash.model.errors import UserError
+from dflash.training.trackers import check_tracker
 
 SPLITS: tuple[Split, ...] = ("train", "eval")
 AnswersKey = Callable[[LabConfig, Split, dict[str, str]], Key]
@@ -190,10 +191,11 @@ def check_cell(config: LabConfig, info: TargetInfo) -> int:
         Number of trainable parameters.
 
     Raises:
-        UserError: taps, mask token, sizes, widths or devices that do not fit.
+        UserError: taps, mask token, sizes, widths, devices or a tracker that do not fit.
     """
     if config.executor.kind == "local":  # elsewhere the machine that trains is another one
         check_ranks(config)
+    check_tracker(config.train.logger)
     width, block = config.decode.width, config.drafter.block_size
     if width is not None and width > block:
         raise UserError.of("decode.width", width, f"at most drafter.block_size={block}")

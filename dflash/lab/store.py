@@ -151,11 +151,18 @@ def stage_of(name: str) -> str:
 
 
 def read_manifest(entry: Path) -> dict[str, Any]:
-    """What an entry says about itself: config, inputs, code, files."""
+    """What an entry says about itself: config, inputs, code, modules, files.
+
+    Raises:
+        StoreError: there is no manifest, or it is not this entry's.
+    """
     try:
         manifest = json.loads((entry / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        parts = {name: manifest[name] for name in ("stage", "config", "inputs", "code")}
+    except (OSError, ValueError, TypeError, KeyError):
         raise _damaged(entry, f"{MANIFEST} is missing or unreadable") from None
+    if Key(**parts).name != entry.name:
+        raise _damaged(entry, f"{MANIFEST} is of another entry, or was changed")
     return dict(manifest)
 
 

@@ -12,6 +12,9 @@ from pydantic import ConfigDict
 
 from dflash.model.errors import UserError
 
+# What changes how a run is watched or resumed, not what it computes.
+IRRELEVANT = ("logger", "checkpoint_every")
+
 
 @dataclass(frozen=True)
 class LossConfig:
@@ -51,6 +54,7 @@ class TrainConfig:
         precision: ``auto`` is bf16 autocast where the device has fast bf16, else 32-bit;
             master weights are fp32 either way.
         checkpoint_every: optimizer steps between resume points.
+        logger: where loss and learning rate of every step go, see ``dflash.training.trackers``.
         replica: number of a rerun; it changes nothing that is computed.
         seed_shift: added to the seed of initial values, order and anchors; pairing stays by the
             seed without it.
@@ -78,7 +82,7 @@ class TrainConfig:
     devices: int = 1
     strategy: str = "auto"
     checkpoint_every: int = 50
-    logger: Literal["csv", "tensorboard", "wandb"] = "csv"
+    logger: Literal["csv", "tensorboard", "wandb", "mlflow"] = "csv"
     replica: int = 0
     seed_shift: int = 0
 

@@ -18,7 +18,7 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import Logger
 
 from dflash.data.features import FeatureSource
 from dflash.data.rollouts import Rollout
@@ -34,6 +34,7 @@ from dflash.training.lockstep import Pace, alone
 from dflash.training.module import Borrowed, DrafterTraining
 from dflash.training.moves import largest_moves, starting_values
 from dflash.training.precision import precision_of
+from dflash.training.trackers import build_tracker, log_parameters
 
 CHECKPOINT = "last.ckpt"
 DRAFTER = "drafter"
@@ -152,6 +153,8 @@ def train_drafter(
     L.seed_everything(seed, verbose=False)
     trainer = build_trainer(config, steps, directory, watchers, target.device, progress)
     resume = directory / CHECKPOINT
+    if not resume.exists():  # else the tracker has been told
+        log_parameters(cast(Logger, trainer.logger), config, switches, seed, steps)
     try:
         trainer.fit(
             module, data, ckpt_path=str(resume) if resume.exists() else None, weights_only=True
@@ -216,7 +219,7 @@ def build_trainer(
         devices=devices_of(config, device),
         strategy=config.strategy,
         precision=cast(Any, precision_of(config.precision, device)),
-        logger=LOGGERS[config.logger](directory),
+        logger=build_tracker(config.logger, directory, resumed_step(directory)),
         callbacks=[*watchers, resume_points, *bars],
         log_every_n_steps=1,
         enable_progress_bar=progress,
@@ -233,6 +236,14 @@ def cluster_environment() -> LightningEnvironment | TorchElasticEnvironment:
     return TorchElasticEnvironment() if elastic else LightningEnvironment()
 
 
+def resumed_step(directory: Path) -> int:
+    """Optimizer steps that the resume point has; 0 without one."""
+    path = directory / CHECKPOINT
+    if not path.exists():
+        return 0
+    return int(torch.load(path, map_location="cpu", mmap=True, weights_only=True)["global_step"])
+
+
 def quiet_lightning() -> None:
     """Silence Lightning's advice and its notes about itself; other warnings stay."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
@@ -245,19 +256,6 @@ def devices_of(config: TrainConfig, device: torch.device) -> int | list[int]:
     if config.devices == 1 and device.type == "cuda":
         return [device.index or 0]
     return config.devices
-
-
-def csv_logger(directory: Path) -> CSVLogger:
-    """A folder ``log-<n>`` for every part of a run: Lightning deletes what is there."""
-    part = len(list(directory.glob("log-*")))
-    return CSVLogger(directory, name="", version=f"log-{part}", flush_logs_every_n_steps=1)
-
-
-LOGGERS: dict[str, Any] = {
-    "csv": csv_logger,
-    "tensorboard": lambda directory: TensorBoardLogger(directory, name="", version="log"),
-    "wandb": lambda directory: WandbLogger(save_dir=directory, project="dflash-lab"),
-}
 
 
 class _Rows:

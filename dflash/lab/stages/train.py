@@ -27,6 +27,7 @@ from dflash.model.switches import DrafterSwitches
 from dflash.model.taps import resolve_taps
 from dflash.target import Target
 from dflash.target.load import device_of
+from dflash.training.config import IRRELEVANT
 from dflash.training.lockstep import Pace, alone
 from dflash.training.precision import precision_of
 from dflash.training.ranks import is_first_rank
@@ -40,8 +41,6 @@ CODE = Code(
 )
 FACTS = "train.json"
 DIFF = "source.diff"  # of the code that trained; empty for a clean tree
-# What changes how a run is watched or resumed, not what it computes.
-IRRELEVANT = ("logger", "checkpoint_every")
 
 
 @dataclass(frozen=True)
