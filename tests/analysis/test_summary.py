@@ -89,6 +89,48 @@ def test_one_seed_gives_numbers_but_no_winner(make_result: Make) -> None:
     assert row["verdict"] == "single seed"
     assert row["difference_high"] < 0
     assert "Single seed" in text
+    assert "| control | 1 TOO FEW |" in text
+    assert set(table.loc[table["answers"] == "all", "stamp"]) == {"single seed"}
+
+
+def test_every_row_on_few_prompts_is_stamped(make_result: Make) -> None:
+    arms = {"control": 0.0, "worse": -0.2, "floor:unigram": -0.4}
+    text, table = read(make_result(arms=arms, benches={"gsm8k": 9, "mt_bench": 10}))
+    few = table[(table["bench"] == "gsm8k") & (table["answers"] == "all")]
+    assert list(few["stamp"]) == ["too few prompts (9)"] * 3
+    for arm in arms:
+        assert pd.isna(at(table, arm)["stamp"])
+    assert text.count("gsm8k (n=9) TOO FEW") == 2  # drafters and floors
+    assert "mt_bench (n=10) TOO FEW" not in text
+
+
+def test_effect_sizes_and_the_next_run_are_shown(make_result: Make) -> None:
+    text, table = read(make_result(arms={"control": 0.0, "worse": -0.12}))
+    row = at(table, "worse")
+    assert row["relative_percent"] == pytest.approx(
+        100 * row["difference"] / at(table, "control")["tau"]
+    )
+    assert row["better_share"] + row["equal_share"] + row["worse_share"] == pytest.approx(1)
+    assert row["cohens_dz"] < 0
+    assert row["rank_biserial"] < 0
+    assert f"| {row['worse_share']:.0%} " in text
+    assert f"34 → {row['halving_prompts']:.0f}" in text
+    assert at(table, "worse", "mt_bench")["cohens_dz"] < 0  # every bench has its own
+
+
+def test_arms_that_are_equal_are_said_to_be(make_result: Make) -> None:
+    def change(frames: dict[str, pd.DataFrame]) -> None:
+        prompts = frames["prompts"]
+        control = prompts[prompts["run_id"].str.startswith("control-")]
+        again = control.assign(run_id=control["run_id"].str.replace("control", "again"))
+        frames["prompts"] = pd.concat([control, again])
+
+    text, table = read(make_result(arms={"control": 0.0, "again": 0.0}, change=change))
+    words = "no evidence of a difference (all paired answers are equal)"
+    assert at(table, "again")["verdict"] == words
+    assert at(table, "again")["equal_share"] == 1
+    assert at(table, "again")["speed_ratio"] == pytest.approx(1)
+    assert "34 → ?" in text
 
 
 def test_one_arm_has_nothing_to_compare(make_result: Make) -> None:

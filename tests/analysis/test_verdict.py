@@ -45,3 +45,14 @@ def test_invalid_and_refused_go_before_any_number() -> None:
     assert verdict(UP, 0.001, 80, 3, frozen="fc never moved in the arm") == (
         "refused (fc never moved in the arm)"
     )
+
+
+@pytest.mark.parametrize(
+    ("floor", "words"),
+    [(0.29, "better"), (0.31, "below the noise floor (0.31)"), (np.nan, "better")],
+)
+def test_a_difference_must_clear_the_noise_floor(floor: float, words: str) -> None:
+    assert verdict(UP, 0.001, 80, 3, noise_floor=floor) == words
+    opposite = words.replace("better", "worse")
+    assert verdict(DOWN, 0.001, 80, 3, noise_floor=floor) == opposite
+    assert verdict(FLAT, 0.8, 80, 3, noise_floor=floor).startswith(NO_EVIDENCE)
