@@ -16,18 +16,21 @@ REFERENCE := dflash==0.1.0
 EXPERIMENTS := $(sort $(basename $(notdir $(wildcard experiments/ablation/*.yaml))))
 
 # Values reach the shell as environment variables, never as text of a recipe: any character is safe in them.
-OPTIONS := EXP TARGET TIER SEEDS SET PROMPT
+OPTIONS := EXP TARGET TIER SEEDS SET PROMPT QUOTA
 $(foreach name,$(OPTIONS),$(eval override $(name) := $$(value $(name))))
 export $(OPTIONS)
+ifneq (,$(QUOTA))
+export DFLASH_QUOTA = $(QUOTA)
+endif
 
 # Byte code is compiled when a module is first imported: that is far less than all that gets installed. Where the
 # environment forbids keeping it, every command would compile thousands of modules again.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install -qq --no-compile --no-input --no-warn-conflicts
 
-ifneq (,$(filter ablate,$(MAKECMDGOALS)))
+ifneq (,$(filter ablate explain cost,$(MAKECMDGOALS)))
 ifeq (,$(EXP))
-$(error EXP is missing: make ablate EXP=NAME, where NAME is one of: $(EXPERIMENTS))
+$(error EXP is missing: make $(filter ablate explain cost,$(MAKECMDGOALS)) EXP=NAME, where NAME is one of: $(EXPERIMENTS))
 endif
 endif
 ifneq (,$(filter generate,$(MAKECMDGOALS)))
@@ -49,8 +52,24 @@ endef
 ##@ Run
 
 .PHONY: ablate
-ablate: $(VENV)/.stamp-run ## Run an experiment: EXP=no_qknorm [TARGET= TIER=smoke|default|full|paper SEEDS=0,1,2 SET="key=value …"]
+ablate: $(VENV)/.stamp-run ## Run an experiment: EXP=no_qknorm [TARGET= TIER=smoke|default|full|paper SEEDS=0,1,2 SET="key=value …" QUOTA=]
 	@$(overrides); $(BIN)/dflash ablate "$$EXP" "$$@"
+
+.PHONY: noise
+noise: $(VENV)/.stamp-run ## Measure the noise floor that later verdicts are held against: [TARGET= TIER= SEEDS= SET=]
+	@$(overrides); $(BIN)/dflash noise "$$@"
+
+.PHONY: explain
+explain: $(VENV)/.stamp-run ## Show an experiment without running it: EXP=no_qknorm [TARGET= TIER= SEEDS= SET= ARGS="--throughput 25e9"]
+	@$(overrides); $(BIN)/dflash explain "$$EXP" "$$@" $(ARGS)
+
+.PHONY: cost
+cost: $(VENV)/.stamp-run ## The bill of a GPU run: EXP= TARGET=qwen3_4b [TIER=paper QUOTA="gpu_hours=10 disk_gb=200" ARGS="--flops 400e12 --mfu 0.35"]
+	@$(overrides); $(BIN)/dflash cost "$$EXP" "$$@" $(ARGS)
+
+.PHONY: store
+store: $(VENV)/.stamp-run ## Look after the store, export from it: ARGS="list", "why no_qknorm", "check", "gc", "log", "export NAME DIR"
+	@$(BIN)/dflash store $(ARGS)
 
 .PHONY: train
 train: $(VENV)/.stamp-run ## Train one drafter and print where it is: [EXP=experiment/arm TARGET= TIER= SEEDS= SET=]

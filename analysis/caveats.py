@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
-from analysis import statistics
+from analysis import components, statistics
+from analysis.floor import Floor
 from analysis.load import Result
+from analysis.markdown import number
 from analysis.statistics import CLUSTER
-from analysis.table import ALL_ANSWERS, WITHOUT_LOOPS, headline_source, measured
-from analysis.verdict import MIN_PROMPTS, MIN_SEEDS, norms_frozen
+from analysis.table import ALL_ANSWERS, WITHOUT_LOOPS, arm_order, headline_source, measured
+from analysis.verdict import MIN_PROMPTS, MIN_SEEDS
 
 
 def caveats(result: Result, table: pd.DataFrame) -> list[str]:
@@ -16,12 +19,15 @@ def caveats(result: Result, table: pd.DataFrame) -> list[str]:
     rows = measured(result, headline_source(result))
     return [
         *_where(result, rows),
+        *_matched(result.runs),
         *_start(result),
         *_seeds_and_prompts(result, table, rows),
+        *_noise(result, table),
         *_loops(table, rows),
         *_losslessness(table),
         *_too_good(result, rows),
         *_left_out(result, table, rows),
+        *_frozen(result),
     ]
 
 
@@ -56,6 +62,33 @@ def _where(result: Result, rows: pd.DataFrame) -> list[str]:
             found = ", ".join(sorted(trained[column].unique()))
             lines.append(f"Runs differ in {column} ({found}): they are not matched.")
     return lines
+
+
+FED = {"order_hash": "order of data", "anchor_hash": "anchors", "feature_hash": "features"}
+
+
+def _matched(runs: pd.DataFrame) -> list[str]:
+    """What the recorded hashes of an arm and its control do not share, from `runs` alone.
+
+    Starting values are compared where the numbers of parameters are equal: other parameters give
+    another hash anyway.
+    """
+    fine = runs[(runs["kind"] == "drafter") & (runs["status"] == "ok")]
+    columns = [*FED, "init_hash", "parameters"]
+    pairs = fine[~fine["control"]].merge(
+        fine.loc[fine["control"], ["seed", *columns]], on="seed", suffixes=("", "_control")
+    )
+    other = {what: pairs[column] != pairs[f"{column}_control"] for column, what in FED.items()}
+    other["starting values"] = (pairs["init_hash"] != pairs["init_hash_control"]) & (
+        pairs["parameters"] == pairs["parameters_control"]
+    )
+    frame = pd.DataFrame(other).groupby(pairs["arm"], sort=False).any()
+    return [
+        f"{arm} and the control differ in {', '.join(frame.columns[differs])}: "
+        "their difference in τ covers that too."
+        for arm, differs in frame.iterrows()
+        if differs.any()
+    ]
 
 
 # The near-sighted start is fitted to the control's features, rotary positions and mask vector.
@@ -100,6 +133,42 @@ def _seeds_and_prompts(result: Result, table: pd.DataFrame, rows: pd.DataFrame) 
             f"{shares[2]} residual."
         )
     return lines
+
+
+def _noise(result: Result, table: pd.DataFrame) -> list[str]:
+    """The noise floor of this setting, and which differences of speed lie below it."""
+    floor = result.floor
+    if floor is None:
+        return ["The noise floor of this setting is not known; `dflash noise` measures it."]
+    seeds = int(table.loc[table["control"], "seeds"].max())
+    if seeds == 0:
+        return []
+    bound = floor.bound("all", seeds)
+    lines = [
+        f"Noise floor ({floor.seeds} seeds, {floor.prompts} prompts): over {seeds} seed(s) a "
+        f"change without effect moves τ by up to {number(bound, '.2g')} in 95 of 100 runs; the "
+        f"same cell trained again differs by up to {floor.rerun['all'].largest:.2g}."
+    ]
+    if np.isnan(bound):
+        lines.append("The noise floor rests on too few seeds or prompts: no verdict uses it.")
+    code = set(result.runs.loc[result.runs["control"], "code_version"])
+    if code != {floor.code_version}:
+        lines.append("The noise floor was measured with other code than this experiment.")
+    return lines + _clock(floor, table, seeds)
+
+
+def _clock(floor: Floor, table: pd.DataFrame, seeds: int) -> list[str]:
+    """The noise floor of speed, and the arms whose difference to the control lies below it."""
+    if floor.clock is None or not floor.clock.enough:
+        return []
+    bound = floor.clock.bound(seeds)
+    rows = table[(table["bench"] == "all") & (table["answers"] == ALL_ANSWERS)]
+    within = rows.loc[np.log(rows["speed_ratio"]).abs() < bound, "arm"]
+    below = f"; below it: {', '.join(within)}" if len(within) else ""
+    return [
+        "Noise floor of speed: the same drafter trained and timed again differs by up to "
+        f"{np.expm1(bound):.1%} in 95 of 100 runs{below}."
+    ]
 
 
 def _loops(table: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
@@ -175,6 +244,21 @@ def _left_out(result: Result, table: pd.DataFrame, rows: pd.DataFrame) -> list[s
     invalid = table.loc[table["invalid"], "arm"].unique()
     if len(invalid):
         lines.append(f"Negative control, never a result: {', '.join(invalid)}.")
-    if norms_frozen(result.runs[result.runs["control"]]):
-        lines.append("The control's q/k-norm weights never moved: nothing is said about them.")
+    return lines
+
+
+def _frozen(result: Result) -> list[str]:
+    """What never moved, with how far everything else did, for each arm that is refused for it."""
+    control = result.runs[result.runs["control"]]
+    lines = []
+    for arm in arm_order(result.runs):
+        own = result.runs[result.runs["arm"] == arm]
+        reason = components.frozen(own, control)
+        if reason:
+            every = components.moves(own) | components.moves(control)
+            far = ", ".join(f"{name} {move:.1g}" for name, move in sorted(every.items()))
+            lines.append(
+                f"{arm} is refused a verdict: {reason}. Largest change of each component in "
+                f"training, over the run that changed it least: {far}."
+            )
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ import pandas as pd
 import yaml
 from pyarrow import ArrowException
 
+from analysis.floor import Floor, place
+from analysis.floor import read as read_floor
 from analysis.schema import KEYS, TABLES
 from dflash.model.errors import UserError
 
@@ -21,7 +24,9 @@ _DTYPES = {"int": "int64", "float": "float64", "bool": "bool", "bool?": "boolean
 class Result:
     """The four tables of one experiment; columns as documented in `analysis.schema`.
 
-    `config` is what the folder's config.yaml says (question, control, arms), empty without one.
+    `config` is what the folder's config.yaml says (question, control, arms), empty without one;
+    `matched` what its matched.json says about data and starting values, empty without one;
+    `floor` is the noise floor of its setting, None where none was measured.
     """
 
     experiment: str
@@ -31,6 +36,8 @@ class Result:
     steps: pd.DataFrame
     survival: pd.DataFrame
     config: Mapping[str, Any] = field(default_factory=dict)
+    matched: Mapping[str, Any] = field(default_factory=dict)
+    floor: Floor | None = None
 
 
 def load(experiment: str, results_dir: str | Path = "results") -> Result:
@@ -61,7 +68,11 @@ def load(experiment: str, results_dir: str | Path = "results") -> Result:
             raise UserError(
                 f"{directory}/{name}.parquet: run_id={min(strangers)!r} is not in runs.parquet"
             )
-    return Result(experiment, directory, **frames, config=_config(directory))
+    config = _config(directory)
+    noise = read_floor(place(root, config, runs)) if "recipe" in config else None
+    return Result(
+        experiment, directory, **frames, config=config, matched=_matched(directory), floor=noise
+    )
 
 
 def _config(directory: Path) -> dict[str, Any]:
@@ -75,6 +86,19 @@ def _config(directory: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not {"question", "control", "arms"} <= config.keys():
         raise UserError(f"{path} lacks question, control or arms: written by another version?")
     return config
+
+
+def _matched(directory: Path) -> dict[str, Any]:
+    path = directory / "matched.json"
+    if not path.is_file():
+        return {}
+    try:
+        matched = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is not readable as JSON") from error
+    if not isinstance(matched, dict) or "sentence" not in matched:
+        raise UserError(f"{path} lacks sentence: written by another version?")
+    return matched
 
 
 def _read(path: Path, name: str) -> pd.DataFrame:

@@ -16,8 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analysis.style import COLUMN_WIDTH, INVALID, RC, Look, looks
+from analysis.style import COLUMN_WIDTH, INVALID, RC, STAMP_COLOUR, Look, looks
 from analysis.table import ALL_ANSWERS
+from analysis.verdict import MIN_PROMPTS, MIN_SEEDS, stamps
 from dflash.model.errors import UserError
 
 
@@ -82,13 +83,29 @@ def tau_by_bench(table: pd.DataFrame, answers: str = ALL_ANSWERS) -> Figure:
         axes.axhline(boundary - 0.5, color="#bbbbbb", lw=0.5)
     axes.axvline(1, color="#555555", lw=0.8, ls=(0, (4, 2)))
     counts = rows.groupby("bench")["prompts"].max()
-    axes.set_yticks(range(len(benches)), [f"{bench}\nn = {counts[bench]}" for bench in benches])
+    few = ["\ntoo few" if counts[bench] < MIN_PROMPTS else "" for bench in benches]
+    axes.set_yticks(
+        range(len(benches)),
+        [f"{bench}\nn = {counts[bench]}{stamp}" for bench, stamp in zip(benches, few, strict=True)],
+    )
     axes.set_ylim(len(benches) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("τ with 95% interval (dashed: no speculation)")
+    _stamp_seeds(axes, rows)
     _legend(figure, axes, rows, lines=False)
     return figure
+
+
+def _stamp_seeds(axes: Axes, rows: pd.DataFrame) -> None:
+    """Say across the axes that the drafters rest on too few seeds."""
+    seeds = rows.loc[(rows["kind"] == "drafter") & (rows["bench"] == "all"), "seeds"]
+    if len(seeds) and seeds.min() < MIN_SEEDS:
+        text = stamps(MIN_PROMPTS, int(seeds.min()))[0].upper()
+        axes.text(
+            0.98, 0.98, text, transform=axes.transAxes, ha="right", va="top", color=STAMP_COLOUR,
+            fontweight="bold",
+        )  # fmt: skip
 
 
 @_styled

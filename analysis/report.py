@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis import figures, summary
+from analysis import figures, noise, summary
+from analysis.factorial import contrasts
 from analysis.load import load
 from analysis.statistics import RESAMPLES
 from analysis.table import summary_table
@@ -17,14 +18,17 @@ def write_report(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Path:
-    """Write summary.csv, summary.md and, in each of `formats`, the figures of results/<experiment>.
+    """Write summary.csv, summary.md and, in each of `formats`, the figures of results/<experiment>;
+    the noise floor too, if that is what the experiment measured.
 
     Returns the path of summary.md. Raises UserError if the tables are missing, malformed or empty,
     or if there are `formats` and no arm was measured.
     """
     directory = Path(directory)
     result = load(directory.name, directory.parent)
+    if noise.save(result, seed, resamples) is not None:
+        result = load(directory.name, directory.parent)
     table = summary_table(result, seed, resamples)
     if formats:
         figures.draw(result, table, formats)
-    return summary.save(result, table)
+    return summary.save(result, table, contrasts(result, seed, resamples))

@@ -43,6 +43,7 @@ RC: dict[Any, Any] = {
 }
 
 CONTROL_COLOUR = "#000000"
+STAMP_COLOUR = "#B00020"
 _COLOURS = ["#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
 _MARKERS = ["s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*"]
 _LINES: list[str | tuple[int, tuple[int, ...]]] = ["--", "-.", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1))]

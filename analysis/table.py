@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 
 from analysis import statistics
+from analysis.columns import decoding_columns, difference_columns, run_columns, tau_columns
+from analysis.components import frozen
 from analysis.load import Result
-from analysis.statistics import CLUSTER, RESAMPLES, Interval
-from analysis.verdict import norms_frozen, touches_qk_norm, verdict
+from analysis.statistics import RESAMPLES, Interval
+from analysis.verdict import MIN_SEEDS, stamps, verdict
 
-BASELINE = "same loop, block size 1"
 ALL_ANSWERS, WITHOUT_LOOPS = "all", "without loops"
 _RUN_COLUMNS = ["run_id", "arm", "seed", "kind", "control", "invalid"]
 
@@ -52,7 +53,7 @@ def summary_table(result: Result, seed: int = 0, resamples: int = RESAMPLES) -> 
     `answers` is "all", and "without loops" too where some answer is degenerate. Holm's correction
     covers every comparison to the control within one kind of `answers`, negative controls
     excepted. Every interval starts from the same bootstrap seed, so that no row depends on which
-    others exist.
+    others exist. Columns: `analysis.columns`, `p_holm`, `noise_floor`, `stamp` and `verdict`.
     """
     rows, decoded = measured(result, headline_source(result)), measured(result, "decode")
     benches = ["all", *sorted(rows["bench"].unique())]
@@ -61,7 +62,7 @@ def summary_table(result: Result, seed: int = 0, resamples: int = RESAMPLES) -> 
     if rows["degenerate"].any():
         rows, decoded = rows[~rows["degenerate"]], decoded[~decoded["degenerate"]]
         records += _records(rows, decoded, result.runs, benches, WITHOUT_LOOPS, settings)
-    return _judge(pd.DataFrame(records).assign(experiment=result.experiment), result.runs)
+    return _judge(pd.DataFrame(records).assign(experiment=result.experiment), result)
 
 
 def _records(
@@ -74,16 +75,18 @@ def _records(
 ) -> list[dict[str, object]]:
     records = []
     for arm in arm_order(runs):
+        first = runs[runs["arm"] == arm].iloc[0]
         own, own_decoded = rows[rows["arm"] == arm], decoded[decoded["arm"] == arm]
-        pairs = _pairs(own, rows, runs[runs["arm"] == arm].iloc[0])
-        described = _describe_runs(runs[runs["arm"] == arm])
+        pairs = statistics.pair(own, _to_pair_with(rows, first))
+        raced = statistics.pair_speed(own_decoded, _to_pair_with(decoded, first))
+        described = run_columns(runs[runs["arm"] == arm])
         for bench in benches:
             records.append(
                 {"answers": answers, "arm": arm, "bench": bench}
                 | described
-                | _tau(_at(own, bench), *settings)
-                | _compare(_at(pairs, bench), *settings)
-                | _decoding(_at(own_decoded, bench), *settings)
+                | tau_columns(_at(own, bench), *settings)
+                | difference_columns(_at(pairs, bench), *settings)
+                | decoding_columns(_at(own_decoded, bench), _at(raced, bench), *settings)
             )
     return records
 
@@ -92,81 +95,42 @@ def _at(rows: pd.DataFrame, bench: str) -> pd.DataFrame:
     return rows if bench == "all" else rows[rows["bench"] == bench]
 
 
-def _pairs(own: pd.DataFrame, rows: pd.DataFrame, run: pd.Series) -> pd.DataFrame:
-    """The arm's answers with the control's; none for the control itself and for floors, which
-    have no seeds to pair."""
+def _to_pair_with(rows: pd.DataFrame, run: pd.Series) -> pd.DataFrame:
+    """The control's answers; none for the control itself and for floors, which have no seeds to
+    pair.
+    """
     if run["control"] or run["kind"] == "floor":
-        own = own.iloc[:0]
-    return statistics.pair(own, rows[rows["control"]])
+        return rows.iloc[:0]
+    return rows[rows["control"]]
 
 
-def _interval(name: str, interval: Interval) -> dict[str, object]:
-    return {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
-
-
-def _describe_runs(runs: pd.DataFrame) -> dict[str, object]:
-    fine = runs[runs["status"] == "ok"]
-    return {
-        "kind": runs["kind"].iloc[0],
-        "control": bool(runs["control"].iloc[0]),
-        "invalid": bool(runs["invalid"].any()),
-        "failed": int((runs["status"] == "failed").sum()),
-        "parameters": fine["parameters"].mean(),
-        "train_seconds": fine["train_seconds"].mean(),
-        "device": "; ".join(sorted(fine["device"].unique())),
-        "dtype": "; ".join(sorted(fine["dtype"].unique())),
-    }
-
-
-def _tau(rows: pd.DataFrame, seed: int, resamples: int) -> dict[str, object]:
-    rows = rows[rows["tau"].notna()]
-    interval = statistics.mean_tau(rows, np.random.default_rng(seed), resamples)
-    pooled = rows["emitted"].sum() / rows["steps"].sum() if len(rows) else np.nan
-    counts = {"seeds": int(rows["seed"].nunique()), "prompts": len(rows.drop_duplicates(CLUSTER))}
-    return counts | _interval("tau", interval) | {"tau_pooled": pooled}
-
-
-def _compare(pairs: pd.DataFrame, seed: int, resamples: int) -> dict[str, object]:
-    """Paired difference to the control."""
-    interval = statistics.paired_difference(pairs, np.random.default_rng(seed), resamples)
-    return _interval("difference", interval) | {
-        "p": statistics.wilcoxon_p(pairs),
-        "difference_se": interval.standard_error,
-        "detectable": statistics.smallest_detectable(interval.standard_error),
-        "paired_seeds": int(pairs["seed"].nunique()),
-        "paired_prompts": len(pairs.drop_duplicates(CLUSTER)),
-    }
-
-
-def _decoding(rows: pd.DataFrame, seed: int, resamples: int) -> dict[str, object]:
-    """Speed and losslessness, from real decoding only."""
-    passed = rows[rows["lossless"].eq(True)]  # speed of wrong output is no speed
-    interval = statistics.speedup(passed, np.random.default_rng(seed), resamples)
-    checked = rows["lossless"].dropna()
-    return _interval("speedup", interval) | {
-        "speedup_baseline": BASELINE,
-        "lossless": int(checked.sum()),
-        "lossless_checked": len(checked),
-    }
-
-
-def _judge(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Add Holm-adjusted p values and verdicts."""
+def _judge(table: pd.DataFrame, result: Result) -> pd.DataFrame:
+    """Add Holm-adjusted p values, noise floors, stamps and verdicts."""
     table["p_holm"] = np.nan
     for answers in table["answers"].unique():
         family = (table["answers"] == answers) & ~table["invalid"]
         table.loc[family, "p_holm"] = statistics.holm(table.loc[family, "p"].to_numpy())
-    frozen = norms_frozen(runs[runs["control"]])
-    diffs = runs.groupby("arm")["config_diff"].first()
-    table["verdict"] = [
-        _words(row, frozen and touches_qk_norm(diffs[row["arm"]]))
-        for row in table.to_dict("records")
+    rows = table.to_dict("records")
+    floor = result.floor
+    table["noise_floor"] = [
+        np.nan if floor is None else floor.bound(row["bench"], row["paired_seeds"]) for row in rows
     ]
+    table["stamp"] = ["; ".join(_stamps(row)) for row in rows]
+    control = result.runs[result.runs["control"]]
+    unmoved = {arm: frozen(own, control) for arm, own in result.runs.groupby("arm")}
+    table["verdict"] = [_words(row, unmoved[row["arm"]]) for row in table.to_dict("records")]
     first = ["experiment", "answers", "arm", "bench"]
     return table[first + [column for column in table if column not in first]]
 
 
-def _words(row: dict, frozen: bool) -> str:
+def _stamps(row: dict) -> list[str]:
+    """What a reader must see beside this row's tau; floors have no seeds."""
+    if row["prompts"] == 0:
+        return []
+    return stamps(row["prompts"], MIN_SEEDS if row["kind"] == "floor" else row["seeds"])
+
+
+def _words(row: dict, unmoved: str) -> str:
     if row["prompts"] == 0 and row["failed"]:
         return "failed"
     if row["control"] or row["kind"] == "floor":
@@ -178,5 +142,6 @@ def _words(row: dict, frozen: bool) -> str:
         row["paired_prompts"],
         row["paired_seeds"],
         invalid=row["invalid"],
-        norms_frozen=frozen,
+        frozen=unmoved,
+        noise_floor=row["noise_floor"],
     )

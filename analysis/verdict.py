@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pandas as pd
 
 from analysis.markdown import number, with_interval
@@ -21,44 +19,43 @@ def verdict(
     seeds: int,
     *,
     invalid: bool = False,
-    norms_frozen: bool = False,
+    frozen: str = "",
+    noise_floor: float = float("nan"),
 ) -> str:
     """The verdict on `arm - control`.
 
     prompts, seeds: how many the paired difference rests on. invalid: the arm is a negative
-    control. norms_frozen: the arm changes q/k norms whose weights never moved in the control.
-    'better' and 'worse' need both an interval that excludes 0 and a Holm-adjusted p below 5%.
+    control. frozen: which components the arm is about and training never moved
+    (`analysis.components.frozen`). noise_floor: what a change without effect reaches
+    (`analysis.floor.Floor.bound`), NaN where that was not measured.
+    'better' and 'worse' need an interval that excludes 0, a Holm-adjusted p below 5% and a
+    difference above the noise floor.
     """
     if invalid:
         return "invalid"
-    if norms_frozen:
-        return "refused (the control's q/k-norm weights never moved)"
+    if frozen:
+        return f"refused ({frozen})"
     if prompts == 0:
         return "not compared (no answers paired with the control)"
-    if prompts < MIN_PROMPTS:
-        return f"too few prompts ({prompts})"
-    if seeds == 1:
-        return "single seed"
-    if seeds < MIN_SEEDS:
-        return f"too few seeds ({seeds})"
-    if p_holm < ALPHA and difference.low > 0:
-        return "better"
-    if p_holm < ALPHA and difference.high < 0:
-        return "worse"
+    too_few = stamps(prompts, seeds)
+    if too_few:
+        return too_few[0]
+    if difference.estimate == difference.low == difference.high == 0:
+        return "no evidence of a difference (all paired answers are equal)"
+    if p_holm < ALPHA and not difference.low <= 0 <= difference.high:
+        if abs(difference.estimate) < noise_floor:
+            return f"below the noise floor ({noise_floor:.2g})"
+        return "better" if difference.estimate > 0 else "worse"
     detectable = smallest_detectable(difference.standard_error)
     return f"no evidence of a difference (smallest detectable: {detectable:.2g})"
 
 
-def touches_qk_norm(config_diff: str) -> bool:
-    """Does a run's JSON config diff change a q/k-norm switch (`qk_norm`, `qk_norm_place`)?"""
-    return "qk_norm" in json.dumps(json.loads(config_diff or "{}"))
-
-
-def norms_frozen(control_runs: pd.DataFrame) -> bool:
-    """True if in some control run the q/k-norm weights never moved (NaN: it has none, nothing to
-    judge).
-    """
-    return bool((control_runs["norm_moved"] == 0).any())
+def stamps(prompts: int, seeds: int) -> list[str]:
+    """What a number on so few prompts or seeds carries in every table; empty when it is enough."""
+    found = [f"too few prompts ({prompts})"] if prompts < MIN_PROMPTS else []
+    if seeds == 1:
+        return [*found, "single seed"]
+    return [*found, f"too few seeds ({seeds})"] if seeds < MIN_SEEDS else found
 
 
 def conclude(table: pd.DataFrame) -> list[str]:

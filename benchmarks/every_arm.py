@@ -18,7 +18,8 @@ from replay_vs_decode import SMOLLM2, answer, differing, features_of, real_promp
 from dflash.data.rollouts import Rollout
 from dflash.decoding.replay import replay
 from dflash.lab.config import LabConfig
-from dflash.lab.experiment import list_experiments, load_experiment
+from dflash.lab.experiment import load_experiment
+from dflash.lab.experiment_file import list_experiments
 from dflash.metrics import AcceptanceCounter
 from dflash.model import DrafterSwitches
 from dflash.target import load_target

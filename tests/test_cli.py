@@ -54,7 +54,7 @@ def recorded(monkeypatch):
     calls = []
 
     def install(effect=None):
-        def fake(lab, experiment, results):
+        def fake(lab, experiment, results, together):
             calls.append((lab, experiment, results))
             raise effect or UserError("stop here")
 

@@ -11,16 +11,22 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from dflash.cli.drafters import EVALUATE, GENERATE, TRAIN
-from dflash.cli.experiments import ABLATE, LIST
-from dflash.cli.verb import Verb
+from dflash.cli.experiments import ABLATE, LIST, NOISE
+from dflash.cli.plans import COST, EXPLAIN
+from dflash.cli.store import STORE
+from dflash.cli.verb import Verb, VerbGroup, add_verbs
 from dflash.model.errors import UserError
 
-VERBS: tuple[Verb, ...] = (
+VERBS: tuple[Verb | VerbGroup, ...] = (
     ABLATE,
+    NOISE,
+    EXPLAIN,
+    COST,
     TRAIN,
     EVALUATE,
     GENERATE,
     LIST,
+    STORE,
 )
 RESUME = "interrupted; the same command goes on where this one stopped"
 DESCRIPTION = "An ablation laboratory for DFlash block-diffusion drafters."
@@ -80,17 +86,5 @@ def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = _Parser("dflash", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for verb in VERBS:
-        examples = "".join(f"\n  {line}" for line in verb.examples)
-        verb.add(
-            verbs.add_parser(
-                verb.name,
-                help=verb.what,
-                description=verb.what,
-                epilog=f"examples:{examples}" if examples else None,
-                formatter_class=raw,
-                allow_abbrev=False,
-            )
-        )
+    add_verbs(parser, VERBS, "verb")
     return parser

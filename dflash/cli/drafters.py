@@ -18,16 +18,21 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _train(arguments: argparse.Namespace) -> int:
     from dflash.lab.config import compose_config
-    from dflash.lab.experiment import arm_config
+    from dflash.lab.experiment import load_arm
 
     if arguments.name is None:
         config = compose_config(arguments.overrides)
     else:
-        config = arm_config(arguments.name, arguments.overrides)
+        experiment, arm = load_arm(arguments.name, arguments.overrides)
+        config = arm.config
 
+    from dflash.lab.budget import match_budget
     from dflash.lab.single import train_drafters
 
-    for path in train_drafters(open_lab(arguments), config, arguments.output):
+    lab = open_lab(arguments)
+    if arguments.name is not None:
+        config = match_budget(lab, experiment).arm(arm.name).config
+    for path in train_drafters(lab, config, arguments.output):
         say(str(path))
     return 0
 

@@ -1,4 +1,4 @@
-"""Verbs about experiments: ``ablate`` and ``list``."""
+"""Verbs about experiments: ``ablate``, ``noise`` and ``list``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,17 @@ def name_of_experiment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="see `dflash list`, or a YAML file")
 
 
+def _ablate_arguments(parser: argparse.ArgumentParser) -> None:
+    name_of_experiment(parser)
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="train the arms of a seed from one pass over the target's features (data.mode=online)",
+    )
+
+
 def _list(arguments: argparse.Namespace) -> int:
-    from dflash.lab.experiment import list_experiments
+    from dflash.lab.experiment_file import list_experiments
 
     questions = list_experiments()
     width = max(map(len, questions))
@@ -24,14 +33,26 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _ablate(arguments: argparse.Namespace) -> int:
+    return _run(arguments, arguments.name)
+
+
+def _noise(arguments: argparse.Namespace) -> int:
+    return _run(arguments, "noise")
+
+
+def _run(arguments: argparse.Namespace, name: str) -> int:
+    """Run an experiment, write everything that derives from its tables and print the summary."""
     from dflash.lab.experiment import load_experiment
 
-    experiment = load_experiment(arguments.name, arguments.overrides)
+    experiment = load_experiment(name, arguments.overrides)
 
     from analysis.report import write_report
+    from dflash.lab.plan.quota import Quota, hold_to_quota
     from dflash.lab.run import run_experiment
 
-    finished = run_experiment(open_lab(arguments), experiment, arguments.results)
+    lab = open_lab(arguments)
+    hold_to_quota(lab, experiment, Quota.of_environment())
+    finished = run_experiment(lab, experiment, arguments.results, arguments.together)
     report = write_report(finished.directory, ("png",) if finished.measured else ())
     say(report.read_text(encoding="utf-8"))
     say(f"tables, summary and figures: {finished.directory}")
@@ -44,11 +65,18 @@ ABLATE = Verb(
     "ablate",
     "run an experiment and print its summary",
     _ablate,
-    name_of_experiment,
+    _ablate_arguments,
     (
         "dflash ablate no_qknorm",
         "dflash ablate layers --tier smoke --seeds 0,1 train.lr=5e-4",
         "dflash ablate my_question.yaml",
+        "dflash ablate taps data.mode=online --together",
     ),
+)
+NOISE = Verb(
+    "noise",
+    "run identical arms and store how far apart they come out: the floor of τ and of speed",
+    _noise,
+    examples=("dflash noise", "dflash noise --target qwen3_4b --tier paper"),
 )
 LIST = Verb("list", "list the experiments with their questions", _list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +44,42 @@ class Verb:
             "--results", type=Path, default=Path("results"), help="directory (results)"
         )
         parser.set_defaults(run=self.run, configured=self.configured)
+
+
+@dataclass(frozen=True)
+class VerbGroup:
+    """A word after ``dflash`` that is followed by one of its own verbs."""
+
+    name: str
+    what: str
+    verbs: tuple[Verb, ...]
+
+    @property
+    def examples(self) -> tuple[str, ...]:
+        return tuple(line for verb in self.verbs for line in verb.examples)
+
+    def add(self, parser: argparse.ArgumentParser) -> None:
+        """Put the group's verbs on its parser."""
+        add_verbs(parser, self.verbs, "what")
+
+
+def add_verbs(
+    parser: argparse.ArgumentParser, verbs: Sequence[Verb | VerbGroup], destination: str
+) -> None:
+    """Give a parser one sub-command per verb; the chosen name goes to ``destination``."""
+    commands = parser.add_subparsers(dest=destination, required=True, metavar="VERB")
+    for verb in verbs:
+        examples = "".join(f"\n  {line}" for line in verb.examples)
+        verb.add(
+            commands.add_parser(
+                verb.name,
+                help=verb.what,
+                description=verb.what,
+                epilog=f"examples:{examples}" if examples else None,
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+                allow_abbrev=False,
+            )
+        )
 
 
 def say(text: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +17,16 @@ PACKAGE = Path(__file__).resolve().parents[1]
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def code_version(
+def version_of(modules: Mapping[str, str]) -> str:
+    """One hash for the modules of ``module_hashes``."""
+    lines = "".join(f"{name} {modules[name]}\n" for name in sorted(modules))
+    return _short_hash(lines)
+
+
+def module_hashes(
     roots: tuple[str, ...], packages: tuple[str, ...], package_dir: Path = PACKAGE
-) -> str:
-    """Hash of the syntax trees reachable by imports.
+) -> dict[str, str]:
+    """Module name -> hash of its syntax tree, for every module reachable by imports.
 
     Args:
         roots: modules the stage enters by, e.g. ``("dflash.training.run",)``.
@@ -35,10 +42,17 @@ def code_version(
         seen.add(name)
         inside = [found for found in _imports(name, package_dir) if _within(found, packages)]
         todo += inside
-    digest = hashlib.sha256()
-    for name in sorted(seen):
-        digest.update(f"{name}\n{_read(name, package_dir).text}\n".encode())
-    return digest.hexdigest()[:16]
+    return {name: _short_hash(_read(name, package_dir).text) for name in sorted(seen)}
+
+
+def module_file(name: str, package_dir: Path = PACKAGE) -> Path | None:
+    """Where a module's source lies, relative to the checkout; None when there is no such module."""
+    path = _find(name, package_dir)
+    return None if path is None else path.relative_to(package_dir.parent)
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

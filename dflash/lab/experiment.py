@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from dflash.lab.config import (
     LabConfig,
@@ -24,12 +20,15 @@ from dflash.lab.config import (
     parse_seeds,
     valid_names,
 )
-from dflash.lab.schema import check_name, difference, flatten, nearest, patched
+from dflash.lab.experiment_file import find_experiment, read_experiment
+from dflash.lab.factorial import cells
+from dflash.lab.invariants import Invariant, parse_invariants
+from dflash.lab.schema import check_name, difference, flatten, patched
 from dflash.model.errors import UserError
 
 CONTROL = "control"
-FIELDS = ("question", "hypothesis", "control", "arms", "seeds", "paper", "base")
 OF_THE_RUN = ("seeds", "executor")
+MATCHES = ("parameters", "draft_flops", "tokens", "wall_time")
 Diff = dict[str, tuple[Any, Any]]
 
 
@@ -39,12 +38,17 @@ class Arm:
 
     Attributes:
         diff: dotted name -> (control's value, this arm's value); empty for the control.
+        levels: dotted name -> value of every factor of the grid that this arm is a cell of; empty
+            outside the grid.
+        matched: what ``match`` set so that the arm's budget equals the control's.
         invalid: it sees what decoding cannot (``attention.leak``): never a result.
     """
 
     name: str
     config: LabConfig
     diff: Diff
+    levels: dict[str, Any] = field(default_factory=dict)
+    matched: dict[str, Any] = field(default_factory=dict)
 
     @property
     def control(self) -> bool:
@@ -57,7 +61,14 @@ class Arm:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A question with its arms; ``arms[0]`` is the control."""
+    """A question with its arms; ``arms[0]`` is the control.
+
+    Attributes:
+        path: the file it was read from.
+        match: which budget the arms share with the control by design, "" for none; see
+            :mod:`dflash.lab.budget`.
+        invariants: what the arms must not change.
+    """
 
     name: str
     question: str
@@ -65,11 +76,21 @@ class Experiment:
     paper: str
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
+    path: Path
+    match: str = ""
+    invariants: tuple[Invariant, ...] = ()
 
     @property
     def config(self) -> LabConfig:
         """The control's configuration."""
         return self.arms[0].config
+
+    def arm(self, name: str) -> Arm:
+        """The arm of a name; one that does not exist is a UserError."""
+        arms = {arm.name: arm for arm in self.arms}
+        if name not in arms:
+            raise UserError.of(f"arm of {self.name}", name, ", ".join(arms))
+        return arms[name]
 
 
 def load_experiment(
@@ -88,11 +109,17 @@ def load_experiment(
     directory = directory or experiments_dir()
     path = find_experiment(name, directory)
     text = read_experiment(path)
-    base = _list_of_text(text.get("base", []), path)
-    config = compose_config(overrides, base=base, directory=directory)
+    config = compose_config(overrides, base=text.get("base", []), directory=directory)
     control = _patched_config(config, _patch(text.get("control") or {}, CONTROL), CONTROL)
-    arms = [Arm(CONTROL, control, {})]
-    arms += [_arm(arm, patch or {}, control) for arm, patch in text["arms"].items()]
+    grid = _patch(text.get("grid") or {}, "grid")
+    levels = cells(grid, control.tree())
+    own = {name: flatten(control.tree()).get(name) for name in grid}
+    arms = [Arm(CONTROL, control, {}, own)]
+    arms += [_arm(arm, patch, control, patch) for arm, patch in levels.items()]
+    arms += [_arm(arm, patch or {}, control) for arm, patch in (text.get("arms") or {}).items()]
+    names = [arm.name for arm in arms]
+    if len(set(names)) < len(names):
+        raise UserError.of("arms", max(names, key=names.count), "names that the grid does not use")
     return Experiment(
         name=path.stem,
         question=str(text["question"]).strip(),
@@ -100,69 +127,38 @@ def load_experiment(
         paper=str(text["paper"]).strip(),
         arms=tuple(arms),
         seeds=config.seeds or parse_seeds(text.get("seeds", [0, 1, 2])),
+        match=_match(text.get("match") or ""),
+        invariants=parse_invariants(text.get("invariants", []), names),
+        path=path,
     )
 
 
-def arm_config(name: str, overrides: list[str] | None = None) -> LabConfig:
-    """The configuration of ``EXPERIMENT/ARM``, or of an experiment's control.
+def _match(value: Any) -> str:
+    if value not in ("", *MATCHES):
+        raise UserError.of("match", value, ", ".join(MATCHES))
+    return str(value)
+
+
+def load_arm(name: str, overrides: list[str] | None = None) -> tuple[Experiment, Arm]:
+    """An experiment and the arm of it that ``EXPERIMENT/ARM`` names; its control without ``/ARM``.
 
     Raises:
         UserError: see ``load_experiment``; an arm that it does not have.
     """
-    path, slash, arm_name = name.rpartition("/")
-    if not slash or name.endswith((".yaml", ".yml")):
-        path, arm_name = name, CONTROL
-    arms = {arm.name: arm.config for arm in load_experiment(path, overrides).arms}
-    if arm_name not in arms:
-        raise UserError.of(f"arm of {path}", arm_name, ", ".join(arms))
-    return arms[arm_name]
+    path, arm = split_arm(name)
+    experiment = load_experiment(path, overrides)
+    return experiment, experiment.arm(arm or CONTROL)
 
 
-def list_experiments(directory: Path | None = None) -> dict[str, str]:
-    """Name -> question of every shipped experiment."""
-    folder = (directory or experiments_dir()) / "ablation"
-    paths = sorted(folder.glob("*.yaml"))
-    return {path.stem: " ".join(str(read_experiment(path)["question"]).split()) for path in paths}
+def split_arm(name: str) -> tuple[str, str | None]:
+    """``EXPERIMENT/ARM`` as its parts; a file's path, or a name alone, has no arm."""
+    path, slash, arm = name.rpartition("/")
+    whole = not slash or name.endswith((".yaml", ".yml"))
+    return (name, None) if whole else (path, arm)
 
 
-def find_experiment(name: str, directory: Path) -> Path:
-    """The file of an experiment; an unknown name is a UserError with the nearest one."""
-    if name.endswith((".yaml", ".yml")):
-        path = Path(name)
-        if not path.is_file():
-            raise UserError(f"experiment file {name} does not exist")
-        return path
-    folder = directory / "ablation"
-    path = folder / f"{name}.yaml"
-    names = sorted(file.stem for file in folder.glob("*.yaml"))
-    if name not in names:
-        hint = f"did you mean {nearest(name, names)!r}? " if names else ""
-        raise UserError(f"experiment {name!r} does not exist; {hint}see `dflash list`")
-    return path
-
-
-def read_experiment(path: Path) -> dict[str, Any]:
-    """The YAML of an experiment with its fields checked, arms unresolved."""
-    try:
-        loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except (YAMLError, OmegaConfBaseException) as error:
-        raise UserError(f"{path} is not readable YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(loaded, dict):
-        raise UserError(f"{path} must be a mapping with the fields {', '.join(FIELDS)}")
-    text = {str(key): value for key, value in loaded.items()}  # keys of YAML may be numbers
-    for key in text:
-        if key not in FIELDS:
-            near = nearest(key, list(FIELDS))
-            raise UserError(f"{path.name}: {key} is not a field; did you mean {near!r}?")
-    for key in ("question", "hypothesis", "paper", "arms"):
-        if not text.get(key):
-            raise UserError(f"{path.name}: the field {key} is missing or empty")
-    if not isinstance(text["arms"], dict):
-        raise UserError(f"{path.name}: arms must map a name to a patch of dotted keys")
-    return text
-
-
-def _arm(name: Any, patch: Any, control: LabConfig) -> Arm:
+def _arm(name: Any, patch: Any, control: LabConfig, levels: Mapping[str, Any] | None = None) -> Arm:
+    """An arm of the file, or with ``levels`` a cell of the grid, which states them all."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", str(name)) or name == CONTROL:
         raise UserError.of("arms", name, f"letters, digits, _ . + -, and not {CONTROL!r}")
     where = f"arm {name}"
@@ -170,7 +166,7 @@ def _arm(name: Any, patch: Any, control: LabConfig) -> Arm:
     config = _patched_config(control, flat, where)
     diff = difference(control.tree(), config.tree())
     before = flatten(control.tree())
-    for key in flat:
+    for key in flat if levels is None else ():
         if key not in diff:
             value = before.get(key)
             raise UserError(f"{where}: {key} is {value!r} in the control too, so it tests nothing")
@@ -179,7 +175,7 @@ def _arm(name: Any, patch: Any, control: LabConfig) -> Arm:
         raise UserError(f"{where} changes {undeclared[0]}, which it does not declare")
     if not diff:
         raise UserError(f"{where} changes nothing, so it tests nothing")
-    return Arm(str(name), config, diff)
+    return Arm(str(name), config, diff, dict(levels or {}))
 
 
 def _patch(patch: Any, where: str) -> dict[str, Any]:
@@ -205,9 +201,3 @@ def _patched_config(config: LabConfig, flat: dict[str, Any], where: str) -> LabC
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     return replace(resolved, executor=config.executor)
-
-
-def _list_of_text(value: Any, path: Path) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise UserError(f"{path.name}: base must be a list of overrides such as drafter.vocab=full")
-    return value

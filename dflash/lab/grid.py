@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dflash.lab.experiment import Arm, Experiment
+from dflash.lab.invariants import broken
 from dflash.lab.pipeline import Cell, cell_keys, check_cell
-from dflash.lab.provenance import git_state, package_versions
+from dflash.lab.provenance import machine_facts, package_versions, source_tree
 from dflash.lab.results import Row
 from dflash.lab.stages.common import Lab
 from dflash.lab.stages.decode import CODE as DECODE_CODE
@@ -20,8 +21,15 @@ from dflash.lab.stages.replay import CODE as REPLAY_CODE
 from dflash.lab.stages.tables import EVALUATION_TABLES, read_evaluation
 from dflash.lab.stages.target import TargetInfo, target_info
 from dflash.lab.stages.train import CODE as TRAIN_CODE
+from dflash.lab.store import Key
+from dflash.model.errors import UserError
+from dflash.target import TargetConfig
 
 NAN = float("nan")
+HASHES = ("order_hash", "anchor_hash", "feature_hash", "init_hash")
+# Told by the run that trained, which may have been on another machine, by another commit.
+COUNTS = ("parameters", "steps", "tokens", "train_seconds", "final_loss")
+ORIGIN = ("device", "commit", "diff_hash")
 
 
 @dataclass(frozen=True)
@@ -42,17 +50,43 @@ class Outcome:
     cell: Cell | None
     error: str = ""
 
+    @property
+    def run_id(self) -> str:
+        return run_id_of(self.planned.arm, self.seed)
 
-def plan_arms(lab: Lab, experiment: Experiment) -> list[PlannedArm]:
+
+def run_id_of(arm: Arm, seed: int) -> str:
+    """What joins the tables of one cell."""
+    return f"{arm.name}-s{seed}"
+
+
+def floor_id_of(name: str) -> str:
+    """What joins the tables of one floor."""
+    return f"floor-{name}"
+
+
+def plan_arms(
+    lab: Lab,
+    experiment: Experiment,
+    describe: Callable[[Lab, TargetConfig], TargetInfo] = target_info,
+) -> list[PlannedArm]:
     """Check every arm against its target.
 
+    Args:
+        describe: what is known of a target; the default loads one that the store does not hold.
+
     Raises:
-        UserError: an arm that cannot run, named.
+        UserError: an arm that cannot run, or that breaks an invariant, named.
     """
     planned = []
     for arm in experiment.arms:
-        info = target_info(lab, arm.config.target)
+        info = describe(lab, arm.config.target)
         planned.append(PlannedArm(arm, info, check_cell(arm.config, info)))
+    control = {"parameters": planned[0].parameters}
+    for item in planned:
+        own = {"parameters": item.parameters}
+        if fault := broken(experiment.invariants, item.arm.name, control, own):
+            raise UserError(fault)
     return planned
 
 
@@ -67,21 +101,30 @@ def plan_text(lab: Lab, experiment: Experiment, planned: Sequence[PlannedArm]) -
     for item in planned:
         mark = " INVALID (negative control)" if item.arm.invalid else ""
         lines.append(f"  {item.arm.name}{mark}: {item.parameters / 1e6:.2f}M parameters")
-        lines += [
-            f"      {name}: {_short(before)} -> {_short(after)}"
-            for name, (before, after) in item.arm.diff.items()
-        ]
-    return "\n".join([*lines, f"  {_work_text(lab, experiment, planned)}"])
+        lines += diff_lines(item.arm)
+    return "\n".join([*lines, f"  {work_text(lab, all_keys(experiment, planned))}"])
 
 
-def _work_text(lab: Lab, experiment: Experiment, planned: Sequence[PlannedArm]) -> str:
-    """How many store entries of each stage are missing, each counted once however often used."""
-    keys = {
+def diff_lines(arm: Arm) -> list[str]:
+    """What an arm changes, one resolved name a line."""
+    return [
+        f"      {name}: {_short(before)} -> {_short(after)}"
+        for name, (before, after) in arm.diff.items()
+    ]
+
+
+def all_keys(experiment: Experiment, planned: Sequence[PlannedArm]) -> dict[str, Key]:
+    """Every entry that the experiment needs, by name, once however often it is used."""
+    return {
         key.name: key
         for item in planned
         for seed in experiment.seeds
         for key in cell_keys(item.arm.config, item.info, seed)
     }
+
+
+def work_text(lab: Lab, keys: Mapping[str, Key]) -> str:
+    """How many of these entries are missing from the store, by stage."""
     missing = Counter(key.stage for key in keys.values() if not lab.store.has(key))
     todo = ", ".join(f"{count} {stage}" for stage, count in missing.items()) or "nothing"
     return f"to do: {todo}; {len(keys) - missing.total()} of {len(keys)} entries are stored"
@@ -98,13 +141,12 @@ def result_tables(
     tables: dict[str, list[Row]] = {name: [] for name in ("runs", *EVALUATION_TABLES)}
     order = {arm.name: index for index, arm in enumerate(experiment.arms)}
     for outcome in sorted(outcomes, key=lambda o: (order[o.planned.arm.name], o.seed)):
-        run_id = f"{outcome.planned.arm.name}-s{outcome.seed}"
-        tables["runs"].append(_run_row(experiment, outcome, run_id))
+        tables["runs"].append(_run_row(experiment, outcome))
         if outcome.cell is not None:
-            _extend(tables, [outcome.cell.replay, outcome.cell.decode], run_id)
+            _extend(tables, [outcome.cell.replay, outcome.cell.decode], outcome.run_id)
     control = outcomes[0].planned
     for name, entry in floors.items():
-        run_id = f"floor-{name}"
+        run_id = floor_id_of(name)
         tables["runs"].append(_floor_row(experiment, control, name, run_id))
         _extend(tables, [entry], run_id)
     return tables
@@ -124,31 +166,38 @@ def _common_row(experiment: Experiment, planned: PlannedArm, run_id: str) -> Row
         "run_id": run_id,
         "invalid": False,
         "config_diff": "{}",
+        "levels": "{}",
         "parameters": 0,
         "steps": 0,
         "tokens": 0,
         "train_seconds": NAN,
         "final_loss": NAN,
-        "norm_moved": NAN,
+        **dict.fromkeys(HASHES, ""),
+        "moved": "{}",
         "device": planned.info.device,
         "dtype": planned.arm.config.target.dtype,
         "target": planned.arm.config.target.name,
         "template_hash": planned.info.template_hash,
-        "packages": json.dumps(package_versions() | {"commit": git_state()}, sort_keys=True),
+        "machine": json.dumps(machine_facts(), sort_keys=True),
+        "packages": json.dumps(package_versions(), sort_keys=True),
+        "commit": source_tree().commit,
+        "diff_hash": source_tree().diff_hash,
+        "entry": "",
         "status": "ok",
         "error": "",
     }
 
 
-def _run_row(experiment: Experiment, outcome: Outcome, run_id: str) -> Row:
+def _run_row(experiment: Experiment, outcome: Outcome) -> Row:
     arm = outcome.planned.arm
-    row = _common_row(experiment, outcome.planned, run_id) | {
+    row = _common_row(experiment, outcome.planned, outcome.run_id) | {
         "arm": arm.name,
         "seed": outcome.seed,
         "control": arm.control,
         "invalid": arm.invalid,
         "kind": "drafter",
         "config_diff": json.dumps({name: list(pair) for name, pair in arm.diff.items()}),
+        "levels": json.dumps(arm.levels),
         "parameters": outcome.planned.parameters,
         "code_version": f"train:{TRAIN_CODE.version} replay:{REPLAY_CODE.version} "
         f"decode:{DECODE_CODE.version}",
@@ -156,10 +205,10 @@ def _run_row(experiment: Experiment, outcome: Outcome, run_id: str) -> Row:
     if outcome.cell is None:
         return row | {"status": "failed", "error": outcome.error}
     facts = outcome.cell.trained.facts
-    names = ("parameters", "steps", "tokens", "train_seconds", "final_loss", "norm_moved")
-    counted = {name: facts[name] for name in names}
-    packages = json.dumps(facts["packages"], sort_keys=True)
-    return row | counted | {"device": facts["device"], "packages": packages}
+    told = {name: facts[name] for name in (*COUNTS, *HASHES, *ORIGIN)}
+    objects = ("moved", "machine", "packages")
+    words = {name: json.dumps(facts[name], sort_keys=True) for name in objects}
+    return row | told | words | {"entry": outcome.cell.trained.name}
 
 
 def _floor_row(experiment: Experiment, control: PlannedArm, name: str, run_id: str) -> Row:

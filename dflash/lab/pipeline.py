@@ -6,7 +6,7 @@ producer serves all arms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,18 @@ from dflash.lab.stages.card import checked_card
 from dflash.lab.stages.common import Lab
 from dflash.lab.stages.decode import build_decode, decode_key
 from dflash.lab.stages.features import build_split_features, features_key
-from dflash.lab.stages.floors import FLOORS, build_floor
+from dflash.lab.stages.floors import FLOORS, build_floor, floor_key
 from dflash.lab.stages.ranks import check_ranks
 from dflash.lab.stages.replay import build_replay, replay_key
 from dflash.lab.stages.target import TargetInfo
-from dflash.lab.stages.train import Trained, build_drafter, train_key
+from dflash.lab.stages.train import Trained, Training, train_key
 from dflash.lab.store import Key, Store
 from dflash.model import DFlashDraftModel, drafter_config
 from dflash.model.errors import UserError
+from dflash.training.trackers import check_tracker
 
 SPLITS: tuple[Split, ...] = ("train", "eval")
+AnswersKey = Callable[[LabConfig, Split, dict[str, str]], Key]
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class Cell:
         return names if self.decode is None else names | {"decode": self.decode.name}
 
 
-def train_cell(lab: Lab, config: LabConfig, info: TargetInfo, seed: int) -> Trained:
-    """Everything up to the trained drafter.
+def prepare_training(lab: Lab, config: LabConfig, info: TargetInfo, seed: int) -> Training:
+    """Everything up to the training of a drafter.
 
     Raises:
         UserError: data that fail the gates; see the stages.
@@ -54,7 +56,16 @@ def train_cell(lab: Lab, config: LabConfig, info: TargetInfo, seed: int) -> Trai
     answers = build_answers(lab, config, "train", info.identity)
     checked_card(config, info, answers, build_answers(lab, config, "eval", info.identity))
     features = build_split_features(lab, config, "train", info, answers)
-    return build_drafter(lab, config, seed, info.identity, answers, features)
+    return Training(lab, config, seed, info.identity, answers, features)
+
+
+def train_cell(lab: Lab, config: LabConfig, info: TargetInfo, seed: int) -> Trained:
+    """Everything up to the trained drafter.
+
+    Raises:
+        UserError: data that fail the gates; see the stages.
+    """
+    return prepare_training(lab, config, info, seed).build()
 
 
 def evaluate_drafter(
@@ -131,20 +142,38 @@ def run_shared(
     train = build_answers(lab, config, "train", info.identity)
     evaluation = build_answers(lab, config, "eval", info.identity)
     card = checked_card(config, info, train, evaluation)
-    width = config.decode.width or config.drafter.block_size
+    width = _floor_width(config)
     return {name: build_floor(lab, name, width, train, evaluation) for name in FLOORS}, card
 
 
-def cell_keys(config: LabConfig, info: TargetInfo, seed: int) -> Iterator[Key]:
-    """Keys of all entries of one cell, in the order in which they are built."""
+def floor_keys(config: LabConfig, info: TargetInfo) -> dict[str, Key]:
+    """Name -> key of the floors that belong to a control."""
+    train, evaluation = (
+        answers_key(config, split, info.identity).name for split in ("train", "eval")
+    )
+    return {name: floor_key(name, _floor_width(config), train, evaluation) for name in FLOORS}
+
+
+def _floor_width(config: LabConfig) -> int:
+    return config.decode.width or config.drafter.block_size
+
+
+def cell_keys(
+    config: LabConfig, info: TargetInfo, seed: int, answers: AnswersKey = answers_key
+) -> Iterator[Key]:
+    """Keys of all entries of one cell, in the order in which they are built.
+
+    Args:
+        answers: key of a split's answers; a plan gives its own where it cannot know the text.
+    """
     names: dict[str, tuple[str, str | None]] = {}
     for split in SPLITS:
-        answers = answers_key(config, split, info.identity)
-        features = features_key(config, split, info, answers.name)
-        yield answers
+        rollouts = answers(config, split, info.identity)
+        features = features_key(config, split, info, rollouts.name)
+        yield rollouts
         if features is not None:
             yield features
-        names[split] = (answers.name, None if features is None else features.name)
+        names[split] = (rollouts.name, None if features is None else features.name)
     drafter = train_key(config, seed, info.identity, *names["train"])
     yield drafter
     yield replay_key(config, drafter.name, *names["eval"])
@@ -162,10 +191,11 @@ def check_cell(config: LabConfig, info: TargetInfo) -> int:
         Number of trainable parameters.
 
     Raises:
-        UserError: taps, mask token, sizes, widths or devices that do not fit.
+        UserError: taps, mask token, sizes, widths, devices or a tracker that do not fit.
     """
     if config.executor.kind == "local":  # elsewhere the machine that trains is another one
         check_ranks(config)
+    check_tracker(config.train.logger)
     width, block = config.decode.width, config.drafter.block_size
     if width is not None and width > block:
         raise UserError.of("decode.width", width, f"at most drafter.block_size={block}")

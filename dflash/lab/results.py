@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from dflash.model.errors import UserError
 from dflash.target.files import replacing
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 VERSION_KEY = b"dflash_schema_version"
 
 Row = dict[str, Any]
@@ -30,18 +30,27 @@ RUNS = pa.schema(
         ("invalid", pa.bool_()),
         ("kind", pa.string()),  # drafter | floor
         ("config_diff", pa.string()),  # JSON: dotted name -> [control's value, arm's value]
+        ("levels", pa.string()),  # JSON: factor of the grid -> value; {} outside a grid
         ("parameters", pa.int64()),
         ("steps", pa.int64()),
         ("tokens", pa.int64()),
         ("train_seconds", pa.float64()),
         ("final_loss", pa.float64()),
-        ("norm_moved", pa.float64()),
+        ("order_hash", pa.string()),  # of the sequences fed, step by step; empty for floors
+        ("anchor_hash", pa.string()),
+        ("feature_hash", pa.string()),  # empty where no features are read
+        ("init_hash", pa.string()),  # of every parameter's starting value
+        ("moved", pa.string()),  # JSON: component -> largest |change| of its parameters
         ("device", pa.string()),
         ("dtype", pa.string()),
         ("target", pa.string()),
         ("template_hash", pa.string()),
         ("code_version", pa.string()),
-        ("packages", pa.string()),  # JSON: package -> version, and the commit
+        ("packages", pa.string()),  # JSON: package -> version
+        ("machine", pa.string()),  # JSON: processor, cores, memory, GPUs
+        ("commit", pa.string()),  # of the source tree; "unknown" outside a checkout
+        ("diff_hash", pa.string()),  # names provenance/<diff_hash>.diff; empty for a clean tree
+        ("entry", pa.string()),  # the run in the store and in trackers; empty where none trained
         ("status", pa.string()),  # ok | failed
         ("error", pa.string()),
     ]

@@ -8,15 +8,19 @@ from typing import Any
 
 import yaml
 
+from dflash.lab.budget import match_budget
 from dflash.lab.cells import outcomes_by_seed, prepare
 from dflash.lab.executors.choice import choose_executor
 from dflash.lab.experiment import Experiment
 from dflash.lab.files import write_text
 from dflash.lab.grid import Outcome, plan_arms, plan_text, result_tables
+from dflash.lab.lineage import write_diffs, write_lineage
+from dflash.lab.matched import prove_matched
 from dflash.lab.pipeline import run_shared
 from dflash.lab.results import write_results
 from dflash.lab.stages.common import Lab, write_json
 from dflash.lab.store import no_space_is_user_error
+from dflash.lab.together import check_together, train_together
 
 
 @dataclass(frozen=True)
@@ -28,19 +32,30 @@ class Finished:
     failed: list[tuple[str, int, str]]
 
 
-def run_experiment(lab: Lab, experiment: Experiment, results: Path) -> Finished:
+def run_experiment(
+    lab: Lab, experiment: Experiment, results: Path, together: bool = False
+) -> Finished:
     """Bring every cell into the store and write ``results/<experiment>/``.
 
     Finished work is taken from the store, interrupted work goes on, a cell that fails becomes a row
     with its error while the others run. The tables are rewritten whenever a seed is through, so an
     interruption leaves a paired result.
 
+    Args:
+        together: the arms of a seed train in this process from one pass over the target's
+            features; the results are the same.
+
     Raises:
         UserError: a configuration that cannot run, before anything has run; or the store is
             damaged or full, with nothing lost.
     """
     executor = choose_executor(lab, experiment.config)
+    if together:
+        check_together(experiment)
     planned = plan_arms(lab, experiment)
+    if experiment.match:
+        experiment = match_budget(lab, experiment)
+        planned = plan_arms(lab, experiment)
     lab.say(plan_text(lab, experiment, planned))
     control = planned[0]
     prepare(lab, executor, control)
@@ -49,12 +64,18 @@ def run_experiment(lab: Lab, experiment: Experiment, results: Path) -> Finished:
     with no_space_is_user_error(results):
         write_text(directory / "config.yaml", config_text(experiment))
         write_json(directory / "data_card.json", card)
+        write_lineage(directory, experiment, planned)
+    for seed in experiment.seeds if together else ():
+        train_together(lab, planned, seed)
     through: list[Outcome] = []
     for outcomes in outcomes_by_seed(lab, executor, planned, experiment.seeds):
         through += outcomes
+        proof = prove_matched(through, experiment.invariants)
         with no_space_is_user_error(results):
-            write_results(directory, result_tables(experiment, through, floors))
-    failed = [(o.planned.arm.name, o.seed, o.error) for o in through if o.cell is None]
+            write_json(directory / "matched.json", proof.report())
+            write_results(directory, result_tables(experiment, proof.outcomes, floors))
+            write_diffs(directory, [o.cell.trained for o in through if o.cell is not None])
+    failed = [(o.planned.arm.name, o.seed, o.error) for o in proof.outcomes if o.cell is None]
     return Finished(directory, len(through) - len(failed), failed)
 
 
@@ -73,5 +94,8 @@ def config_text(experiment: Experiment) -> str:
             arm.name: {name: after for name, (_, after) in arm.diff.items()}
             for arm in experiment.arms[1:]
         },
+        "match": experiment.match,
+        "matched": {arm.name: arm.matched for arm in experiment.arms[1:] if arm.matched},
+        "invariants": [str(invariant) for invariant in experiment.invariants],
     }
     return yaml.safe_dump(tree, sort_keys=False, width=100, allow_unicode=True)

@@ -5,31 +5,32 @@ that matters to the stage, the keys of its inputs and the version of its code. W
 ``<stage>-<hash>.partial``, which survives a kill so that the stage can resume inside it; a manifest
 is written last and one rename makes the entry visible. A lock file keeps two processes from
 building the same entry: the second waits and then reads. ``journal.jsonl`` has one line for every
-entry that was ever built.
+entry that was ever built. Housekeeping is in ``dflash.lab.upkeep``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
-import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from dflash.lab.files import is_disk_full, write_text
+from dflash.lab.journal import note, read_journal
+from dflash.lab.locks import claim, locked, use_store
 from dflash.model.errors import UserError
 
 MANIFEST = "manifest.json"
-JOURNAL = "journal.jsonl"
-HASHED_BELOW = 1 << 20  # bytes; larger files are checked by size only
+HASHED_BELOW = 1 << 20  # bytes; the content of larger files is compared only when asked for
+NAME = re.compile(r"([a-z_]+)-[0-9a-f]{16}")
+PARTIAL, LOCK = ".partial", ".lock"
 
 
 class StoreError(UserError):
@@ -45,12 +46,14 @@ class Key:
         config: the part of the resolved configuration that changes the entry's content.
         inputs: role -> name of another entry.
         code: version of the stage's code.
+        modules: module -> hash of that code, so that a change can be named; not part of the name.
     """
 
     stage: str
     config: Mapping[str, Any]
     inputs: Mapping[str, str]
     code: str
+    modules: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def name(self) -> str:
@@ -94,21 +97,22 @@ class Store:
         Raises:
             StoreError: damaged entry, or no space left (what was written stays for resumption).
         """
-        if self.has(key):
-            return self.path(key)
         with no_space_is_user_error(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
-            with locked(self.root / f"{key.name}.lock", key.name):
+            use_store(self.root)
+            if self.has(key):
+                return self.path(key)
+            with locked(self.root / f"{key.name}{LOCK}", key.name):
                 if self.has(key):
                     return self.path(key)
-                partial = self.root / f"{key.name}.partial"
+                partial = self.root / f"{key.name}{PARTIAL}"
                 partial.mkdir(exist_ok=True)
                 start = time.perf_counter()
                 work(partial)
                 _drop_leftovers(partial)
                 _write_manifest(partial, key)
                 os.rename(partial, self.path(key))
-                self._note(key.name, time.perf_counter() - start)
+                note(self.root, key.name, time.perf_counter() - start)
         return self.path(key)
 
     def claim(self, name: str, wait: bool = False) -> IO[str] | None:
@@ -122,52 +126,51 @@ class Store:
         """
         with no_space_is_user_error(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
-            handle = (self.root / f"{name}.claim.lock").open("w")
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            handle.close()
-            return None
-        return handle
+            return claim(self.root / f"{name}.claim{LOCK}", wait)
 
     def journal(self) -> list[dict[str, Any]]:
-        """What was built, in order: time (Unix), host, pid, name, seconds of the last part.
+        """What was ever built, in order, see ``dflash.lab.journal``."""
+        return read_journal(self.root)
 
-        A process that is killed right after an entry became visible leaves no line for it.
-        """
-        path = self.root / JOURNAL
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [dict(json.loads(line)) for line in lines]
+    def entries(self, stage: str = "") -> list[Path]:
+        """Complete entries, of one stage if it is given, oldest first."""
+        found = [path for path in self.directories() if (path / MANIFEST).is_file()]
+        chosen = [path for path in found if stage in ("", stage_of(path.name))]
+        return sorted(chosen, key=lambda path: (path / MANIFEST).stat().st_mtime_ns)
 
-    def _note(self, name: str, seconds: float) -> None:
-        """Append to the journal by a single write, which the kernel keeps in one piece."""
-        facts = {"time": time.time(), "host": socket.gethostname(), "pid": os.getpid()}
-        line = json.dumps(facts | {"name": name, "seconds": round(seconds, 3)}) + "\n"
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        descriptor = os.open(self.root / JOURNAL, flags, 0o644)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+    def directories(self) -> list[Path]:
+        """Everything named like a complete entry, by name; a damaged one may lack its manifest."""
+        if not self.root.is_dir():
+            return []
+        return sorted(path for path in self.root.iterdir() if NAME.fullmatch(path.name))
 
-    def entries(self, stage: str) -> list[Path]:
-        """Complete entries of a stage, oldest first."""
-        found = [path.parent for path in self.root.glob(f"{stage}-*/{MANIFEST}")]
-        whole = [path for path in found if path.suffix != ".partial"]
-        return sorted(whole, key=lambda path: (path / MANIFEST).stat().st_mtime_ns)
+
+def stage_of(name: str) -> str:
+    """The stage in an entry's name."""
+    return name.rpartition("-")[0]
 
 
 def read_manifest(entry: Path) -> dict[str, Any]:
-    """What an entry says about itself: config, inputs, code, files."""
+    """What an entry says about itself: config, inputs, code, modules, files.
+
+    Raises:
+        StoreError: there is no manifest, or it is not this entry's.
+    """
     try:
         manifest = json.loads((entry / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        parts = {name: manifest[name] for name in ("stage", "config", "inputs", "code")}
+    except (OSError, ValueError, TypeError, KeyError):
         raise _damaged(entry, f"{MANIFEST} is missing or unreadable") from None
+    if Key(**parts).name != entry.name:
+        raise _damaged(entry, f"{MANIFEST} is of another entry, or was changed")
     return dict(manifest)
 
 
-def check_entry(entry: Path) -> None:
+def check_entry(entry: Path, deep: bool = False) -> None:
     """Compare every file with the manifest.
+
+    Args:
+        deep: also the content of large files, which takes as long as reading them.
 
     Raises:
         StoreError: names the first file that differs and how to rebuild.
@@ -179,13 +182,21 @@ def check_entry(entry: Path) -> None:
         size = path.stat().st_size
         if size != expected["size"]:
             raise _damaged(entry, f"{name} has {size} bytes instead of {expected['size']}")
-        if expected["sha256"] and _sha256(path) != expected["sha256"]:
+        hashed = expected["sha256"] and (deep or size < HASHED_BELOW)  # "": by an older version
+        if hashed and file_hash(path) != expected["sha256"]:
             raise _damaged(entry, f"the content of {name} has changed")
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file, read piece by piece."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _damaged(entry: Path, what: str) -> StoreError:
     return StoreError(
-        f"store entry {entry} is damaged: {what}; delete that directory and run the same command"
+        f"store entry {entry} is damaged: {what}; `dflash store check --repair` sets it aside, or "
+        "delete that directory, and then run the same command"
     )
 
 
@@ -203,26 +214,10 @@ def _write_manifest(partial: Path, key: Key) -> None:
     for path in sorted(partial.rglob("*")):
         name = path.relative_to(partial).as_posix()
         if path.is_file() and name != MANIFEST:
-            size = path.stat().st_size
-            files[name] = {"size": size, "sha256": _sha256(path) if size < HASHED_BELOW else ""}
+            files[name] = {"size": path.stat().st_size, "sha256": file_hash(path)}
     parts = {"stage": key.stage, "config": key.config, "inputs": key.inputs, "code": key.code}
-    write_text(partial / MANIFEST, json.dumps(parts | {"files": files}, indent=1, sort_keys=True))
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@contextlib.contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold an advisory lock that the kernel drops when the process dies, however it dies."""
-    with path.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"waiting for another process that builds {what}", file=sys.stderr, flush=True)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+    text = parts | {"modules": key.modules, "files": files}
+    write_text(partial / MANIFEST, json.dumps(text, indent=1, sort_keys=True))
 
 
 @contextlib.contextmanager

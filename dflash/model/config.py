@@ -58,8 +58,11 @@ def drafter_config(
     if mask_token_id is not None:
         public["mask_token_id"] = mask_token_id
     lab = _non_default(switches)
+    sizes = _sizes(target)
+    if switches.mlp_size is not None:
+        sizes["intermediate_size"] = switches.mlp_size
     config = Qwen3Config(
-        **_sizes(target),
+        **sizes,
         num_hidden_layers=switches.num_layers,
         architectures=["DFlashDraftModel"],
         num_target_layers=target.num_hidden_layers,
@@ -121,6 +124,8 @@ def switches_of(config: PretrainedConfig) -> DrafterSwitches:
     lab["num_layers"] = config.num_hidden_layers
     lab["block_size"] = _public(config, "block_size", DrafterSwitches.block_size)
     switches = parse_dataclass(DrafterSwitches, lab, LAB_KEY)
+    if switches.mlp_size not in (None, config.intermediate_size):
+        raise UserError.of("intermediate_size", config.intermediate_size, f"{switches.mlp_size}")
     ids = target_layer_ids(config)
     if "taps" in lab.get("features", {}):
         named = resolve_taps(switches.features.taps, num_target_layers(config))

@@ -98,6 +98,7 @@ class DrafterSwitches:
 
     num_layers: int = 5
     block_size: int = 16
+    mlp_size: int | None = None  # inner width of every MLP; None: the target's
     attention: AttentionSwitches = field(default_factory=AttentionSwitches)
     kv: KVSwitches = field(default_factory=KVSwitches)
     features: FeatureSwitches = field(default_factory=FeatureSwitches)
@@ -110,6 +111,9 @@ class DrafterSwitches:
             raise UserError.of("drafter.num_layers", self.num_layers, "an integer of at least 1")
         if self.block_size < 2:
             raise UserError.of("drafter.block_size", self.block_size, "an integer of at least 2")
+        if self.mlp_size is not None and self.mlp_size < 1:
+            allowed = "null or an integer of at least 1"
+            raise UserError.of("drafter.mlp_size", self.mlp_size, allowed)
         _check("drafter.vocab", self.vocab, ("full",), "top")
         self._check_combination()
 

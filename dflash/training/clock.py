@@ -10,6 +10,8 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
+from dflash.training.lockstep import Pace
+
 
 class TrainClock(Callback):
     """Counts seconds, supervised slots and the last loss across resumes.
@@ -38,6 +40,16 @@ class TrainClock(Callback):
         if trainer.is_global_zero:
             self.path.write_text(json.dumps(self.state_dict()))
         trainer.strategy.barrier()  # every process reads it next
+
+    def uncounted(self, pace: Pace) -> Pace:
+        """``pace`` with the clock held while it waits for others."""
+
+        def held(step: int) -> None:
+            start = time.perf_counter()
+            pace(step)
+            self._since += time.perf_counter() - start
+
+        return held
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -12,6 +12,9 @@ from pydantic import ConfigDict
 
 from dflash.model.errors import UserError
 
+# What changes how a run is watched or resumed, not what it computes.
+IRRELEVANT = ("logger", "checkpoint_every")
+
 
 @dataclass(frozen=True)
 class LossConfig:
@@ -51,6 +54,10 @@ class TrainConfig:
         precision: ``auto`` is bf16 autocast where the device has fast bf16, else 32-bit;
             master weights are fp32 either way.
         checkpoint_every: optimizer steps between resume points.
+        logger: where loss and learning rate of every step go, see ``dflash.training.trackers``.
+        replica: number of a rerun; it changes nothing that is computed.
+        seed_shift: added to the seed of initial values, order and anchors; pairing stays by the
+            seed without it.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -75,7 +82,9 @@ class TrainConfig:
     devices: int = 1
     strategy: str = "auto"
     checkpoint_every: int = 50
-    logger: Literal["csv", "tensorboard", "wandb"] = "csv"
+    logger: Literal["csv", "tensorboard", "wandb", "mlflow"] = "csv"
+    replica: int = 0
+    seed_shift: int = 0
 
     def __post_init__(self) -> None:
         positive = ("epochs", "sequences", "anchors_per_sequence", "checkpoint_every", "devices")
@@ -89,9 +98,19 @@ class TrainConfig:
         if self.sequences < self.devices:
             allowed = f"at most train.sequences={self.sequences}"
             raise UserError.of("train.devices", self.devices, allowed)
+        for name in ("replica", "seed_shift"):
+            if getattr(self, name) < 0:
+                raise UserError.of(f"train.{name}", getattr(self, name), "an integer from 0 on")
         for name in ("lr", "clip"):
             if getattr(self, name) <= 0:
                 raise UserError.of(f"train.{name}", getattr(self, name), "a positive number")
         for name in ("warmup_ratio", "min_lr_ratio"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError.of(f"train.{name}", getattr(self, name), "a number from 0 to 1")
+
+
+def total_steps(config: TrainConfig, sequences: int) -> int:
+    """Optimizer steps of a run over ``sequences`` training sequences."""
+    if config.steps is not None:
+        return config.steps
+    return config.epochs * -(-sequences // config.sequences)

@@ -14,6 +14,7 @@ from dflash.data.features import FeatureSource
 from dflash.data.order import StepOrder
 from dflash.data.rollouts import Rollout
 from dflash.training.config import TrainConfig
+from dflash.training.lockstep import Pace, alone
 
 
 class StepBatches(Dataset[list[BlockBatch]]):
@@ -53,21 +54,27 @@ class StepBatches(Dataset[list[BlockBatch]]):
 
 
 class FromStep(Sampler[int]):
-    """Steps in order, from the one that training has reached."""
+    """Steps in order, from the one that training has reached.
 
-    def __init__(self, module: L.LightningDataModule, steps: int) -> None:
-        self.module, self.steps = module, steps
+    Args:
+        before: called with a step before its batch is made.
+    """
+
+    def __init__(self, module: L.LightningDataModule, steps: int, before: Pace) -> None:
+        self.module, self.steps, self.before = module, steps, before
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[int]:
         trainer = self.module.trainer
-        return iter(range(trainer.global_step if trainer else 0, self.steps))
+        for step in range(trainer.global_step if trainer else 0, self.steps):
+            self.before(step)
+            yield step
 
 
 class DrafterData(L.LightningDataModule):
-    """Feeds one run."""
+    """Feeds one run; ``before`` is called with every step before its batch is made."""
 
     def __init__(
         self,
@@ -77,10 +84,12 @@ class DrafterData(L.LightningDataModule):
         block_size: int,
         seed: int,
         steps: int,
+        before: Pace = alone,
     ) -> None:
         super().__init__()
         self.rollouts, self.features, self.config = rollouts, features, config
         self.block_size, self.seed, self.steps = block_size, seed, steps
+        self.before = before
 
     def train_dataloader(self) -> DataLoader[list[BlockBatch]]:
         """One item per optimizer step, micro-batches inside."""
@@ -95,7 +104,7 @@ class DrafterData(L.LightningDataModule):
             self.trainer.global_rank,
             self.trainer.world_size,
         )
-        return DataLoader(batches, batch_size=None, sampler=FromStep(self, self.steps))
+        return DataLoader(batches, batch_size=None, sampler=FromStep(self, self.steps, self.before))
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int

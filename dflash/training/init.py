@@ -103,7 +103,9 @@ def _mean_inputs(
 def _copy_layer(layer: nn.Module, source: nn.Module) -> None:
     theirs = dict(source.named_parameters())
     for name, parameter in layer.named_parameters():
-        if name in theirs:
+        if name.startswith("mlp.") and parameter.shape != theirs[name].shape:
+            _copy_common(parameter, theirs[name])  # drafter.mlp_size
+        elif name in theirs:
             _copy(parameter, theirs[name], name)
         elif (shared := name.replace("_context", "")) in theirs:  # kv.projection=separate
             _copy(parameter, theirs[shared], name)
@@ -134,6 +136,12 @@ def _copy(parameter: Tensor, source: Tensor, name: str) -> None:
         shapes = f"{list(source.shape)} like the target's {name}, or train.init=random"
         raise UserError.of(f"shape of {name}", list(parameter.shape), shapes)
     parameter.copy_(source)
+
+
+def _copy_common(parameter: Tensor, source: Tensor) -> None:
+    """The first neurons of both; further ones keep their named values."""
+    common = tuple(slice(min(sizes)) for sizes in zip(parameter.shape, source.shape, strict=True))
+    parameter[common] = source[common].to(parameter)
 
 
 Initialiser = Callable[[DFlashDraftModel, Target, int, Sequence[Rollout]], None]

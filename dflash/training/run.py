@@ -18,7 +18,7 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import Logger
 
 from dflash.data.features import FeatureSource
 from dflash.data.rollouts import Rollout
@@ -26,11 +26,15 @@ from dflash.model import DFlashDraftModel, DrafterSwitches, UserError, drafter_c
 from dflash.model.switches import argument_of
 from dflash.target import Target, check_mask_token
 from dflash.training.clock import TrainClock
-from dflash.training.config import TrainConfig
+from dflash.training.config import TrainConfig, total_steps
 from dflash.training.datamodule import DrafterData
+from dflash.training.fed import FeedRecord
 from dflash.training.init import INITIALISERS
+from dflash.training.lockstep import Pace, alone
 from dflash.training.module import Borrowed, DrafterTraining
+from dflash.training.moves import largest_moves, starting_values
 from dflash.training.precision import precision_of
+from dflash.training.trackers import build_tracker, log_parameters
 
 CHECKPOINT = "last.ckpt"
 DRAFTER = "drafter"
@@ -43,6 +47,7 @@ CHATTER = (
     ".*does not have many workers.*",  # batches are read from mapped memory
 )
 FINISHED = "clock.json"
+FED = "fed.json"
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,11 @@ class TrainResult:
         parameters: trainable parameters, the target's not counted.
         tokens: supervised slots seen, over all steps.
         train_seconds: wall clock, summed over resumed parts.
-        norm_moved: largest absolute change of any q/k-norm weight; NaN without such norms.
+        order_hash, anchor_hash, feature_hash: of what all steps were fed, see
+            :mod:`dflash.training.fed`; ``feature_hash`` is empty where no features are read.
+        init_hash: of ``init``.
+        init: parameter -> shape and hash of its starting value.
+        moved: component -> largest absolute change of any of its parameters.
     """
 
     path: Path
@@ -63,7 +72,12 @@ class TrainResult:
     tokens: int
     train_seconds: float
     final_loss: float
-    norm_moved: float
+    order_hash: str
+    anchor_hash: str
+    feature_hash: str
+    init_hash: str
+    init: dict[str, str]
+    moved: dict[str, float]
 
 
 def build_drafter(
@@ -102,13 +116,6 @@ def frequent_tokens(rollouts: Sequence[Rollout], size: int, vocab_size: int) -> 
     return np.sort(np.argsort(-counts, kind="stable")[:size])
 
 
-def total_steps(config: TrainConfig, sequences: int) -> int:
-    """Optimizer steps of a run over ``sequences`` training sequences."""
-    if config.steps is not None:
-        return config.steps
-    return config.epochs * -(-sequences // config.sequences)
-
-
 def train_drafter(
     config: TrainConfig,
     switches: DrafterSwitches,
@@ -118,26 +125,36 @@ def train_drafter(
     seed: int,
     directory: Path,
     progress: bool = True,
+    pace: Pace = alone,
 ) -> TrainResult:
     """Train, or go on training, in ``directory``.
 
     A run that was killed resumes at its last resume point; the finished weights equal those of an
-    uninterrupted run bit for bit on a CPU.
+    uninterrupted run bit for bit on a CPU. ``config.seed_shift`` is added to ``seed``.
+
+    Args:
+        pace: lets others train between the steps of this run, see
+            :mod:`dflash.training.lockstep`; their time is not counted.
     """
+    seed += config.seed_shift
     directory.mkdir(parents=True, exist_ok=True)
     rows = trainable_rows(rollouts, config.max_length)
     kept = [rollouts[row] for row in rows]
     source = None if features is None else _Rows(features, rows)
     steps = total_steps(config, len(kept))
     drafter = build_drafter(switches, target, rollouts, config, seed).to(target.device)
-    start = _norm_weights(drafter)
+    start = starting_values(drafter)
     drafter.config._attn_implementation = config.attention
-    data = DrafterData(kept, source, config, switches.block_size, seed, steps)
-    module = DrafterTraining(drafter, Borrowed(target.embedding, target.head), config, steps)
     clock = TrainClock(directory / FINISHED)
+    before = clock.uncounted(pace)
+    data = DrafterData(kept, source, config, switches.block_size, seed, steps, before)
+    module = DrafterTraining(drafter, Borrowed(target.embedding, target.head), config, steps)
+    watchers = [clock, FeedRecord(directory / FED)]
     L.seed_everything(seed, verbose=False)
-    trainer = build_trainer(config, steps, directory, clock, target.device, progress)
+    trainer = build_trainer(config, steps, directory, watchers, target.device, progress)
     resume = directory / CHECKPOINT
+    if not resume.exists():  # else the tracker has been told
+        log_parameters(cast(Logger, trainer.logger), config, switches, seed, steps)
     try:
         trainer.fit(
             module, data, ckpt_path=str(resume) if resume.exists() else None, weights_only=True
@@ -150,8 +167,9 @@ def train_drafter(
         path=directory / DRAFTER,
         parameters=sum(p.numel() for p in drafter.parameters() if p.requires_grad),
         steps=steps,
-        norm_moved=_largest_move(drafter, start),
+        moved=largest_moves(drafter, start),
         **json.loads((directory / FINISHED).read_text()),
+        **json.loads((directory / FED).read_text()),
     )
 
 
@@ -176,11 +194,15 @@ def build_trainer(
     config: TrainConfig,
     steps: int,
     directory: Path,
-    clock: Callback,
+    watchers: Sequence[Callback],
     device: torch.device,
     progress: bool,
 ) -> L.Trainer:
-    """The Lightning trainer of one run, on the target's kind of device."""
+    """The Lightning trainer of one run, on the target's kind of device.
+
+    Args:
+        watchers: callbacks whose state belongs into the resume points.
+    """
     resume_points = ModelCheckpoint(
         dirpath=directory,
         filename="last",
@@ -197,8 +219,8 @@ def build_trainer(
         devices=devices_of(config, device),
         strategy=config.strategy,
         precision=cast(Any, precision_of(config.precision, device)),
-        logger=LOGGERS[config.logger](directory),
-        callbacks=[clock, resume_points, *bars],
+        logger=build_tracker(config.logger, directory, resumed_step(directory)),
+        callbacks=[*watchers, resume_points, *bars],
         log_every_n_steps=1,
         enable_progress_bar=progress,
         enable_model_summary=False,
@@ -212,6 +234,14 @@ def cluster_environment() -> LightningEnvironment | TorchElasticEnvironment:
     """torchrun's, or none: inside a Slurm job Lightning would take the job's tasks for ranks."""
     elastic = TorchElasticEnvironment.detect()
     return TorchElasticEnvironment() if elastic else LightningEnvironment()
+
+
+def resumed_step(directory: Path) -> int:
+    """Optimizer steps that the resume point has; 0 without one."""
+    path = directory / CHECKPOINT
+    if not path.exists():
+        return 0
+    return int(torch.load(path, map_location="cpu", mmap=True, weights_only=True)["global_step"])
 
 
 def quiet_lightning() -> None:
@@ -228,19 +258,6 @@ def devices_of(config: TrainConfig, device: torch.device) -> int | list[int]:
     return config.devices
 
 
-def csv_logger(directory: Path) -> CSVLogger:
-    """A folder ``log-<n>`` for every part of a run: Lightning deletes what is there."""
-    part = len(list(directory.glob("log-*")))
-    return CSVLogger(directory, name="", version=f"log-{part}", flush_logs_every_n_steps=1)
-
-
-LOGGERS: dict[str, Any] = {
-    "csv": csv_logger,
-    "tensorboard": lambda directory: TensorBoardLogger(directory, name="", version="log"),
-    "wandb": lambda directory: WandbLogger(save_dir=directory, project="dflash-lab"),
-}
-
-
 class _Rows:
     """A feature source seen through a selection of rows."""
 
@@ -249,21 +266,6 @@ class _Rows:
 
     def row(self, index: int) -> torch.Tensor:
         return self.source.row(self.rows[index])
-
-
-def _norm_weights(drafter: DFlashDraftModel) -> dict[str, torch.Tensor]:
-    names = ("q_norm.weight", "k_norm.weight")
-    return {
-        name: value.detach().clone()
-        for name, value in drafter.named_parameters()
-        if name.endswith(names)
-    }
-
-
-def _largest_move(drafter: DFlashDraftModel, start: dict[str, torch.Tensor]) -> float:
-    now = _norm_weights(drafter)
-    moves = [float((now[name] - value.to(now[name])).abs().max()) for name, value in start.items()]
-    return max(moves, default=float("nan"))
 
 
 def _save(drafter: DFlashDraftModel, path: Path) -> None:

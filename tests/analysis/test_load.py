@@ -66,7 +66,7 @@ def test_truncated_file(make_result: Make) -> None:
 @pytest.mark.parametrize(
     ("table", "change", "words"),
     [
-        ("runs", lambda f: f.drop(columns=["norm_moved"]), "norm_moved"),
+        ("runs", lambda f: f.drop(columns=["moved"]), "moved"),
         ("runs", lambda f: f.iloc[:0], "holds no run"),
         ("runs", lambda f: pd.concat([f, f.iloc[:1]]), "same row twice"),
         ("runs", lambda f: f.assign(status="done"), "status='done'; allowed: failed or ok"),

@@ -58,9 +58,21 @@ def test_every_interval_of_the_table_is_drawn(table: pd.DataFrame) -> None:
 def test_prompts_stamps_and_verdicts_are_written(table: pd.DataFrame) -> None:
     assert "n = 9" in texts(plots.tau_by_bench(table))
     assert "leak (invalid)" in texts(plots.tau_by_bench(table))
+    assert "gsm8k\nn = 5\ntoo few" in texts(plots.tau_by_bench(table))
+    assert "SEED" not in texts(plots.tau_by_bench(table))
     forest = texts(plots.forest(table))
     assert "mt_bench (n = 4)" in forest
     assert "too few prompts" in forest
+
+
+@pytest.mark.parametrize(("seeds", "stamp"), [([0], "SINGLE SEED"), ([0, 1], "TOO FEW SEEDS (2)")])
+def test_few_seeds_are_stamped_across_the_figure(
+    make_result: Make, seeds: list[int], stamp: str
+) -> None:
+    directory = make_result(arms=ARMS, benches={"gsm8k": 12}, seeds=seeds)
+    figure = plots.tau_by_bench(summary_table(load("toy", directory.parent), resamples=50))
+    assert stamp in texts(figure)
+    assert "too few" not in texts(figure)
 
 
 @pytest.mark.parametrize(

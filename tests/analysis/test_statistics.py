@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 
 from analysis import statistics as st
 
@@ -21,17 +22,6 @@ def frame(tau: np.ndarray, bench: str = "b") -> pd.DataFrame:
             for s in range(tau.shape[1])
         ]
     )
-
-
-def simulate(rng: np.random.Generator, prompts: int, gain: float) -> tuple[np.ndarray, np.ndarray]:
-    """Per-prompt tau of drafters A and B: 30 blocks of 15 slots, difficulty from the prompt."""
-    ease = rng.beta(4, 3, size=prompts)
-    results = []
-    for shift in (0.0, gain):
-        rate = np.clip(ease + shift, 0.0, 0.99)[:, None, None]
-        right = rng.random((prompts, 30, 15)) < rate
-        results.append(1 + np.cumprod(right, axis=2).sum(axis=2).mean(axis=1))
-    return results[0], results[1]
 
 
 def test_cells_equal_a_loop() -> None:
@@ -54,17 +44,44 @@ def test_bootstrap_equals_the_enumeration_of_all_resamples() -> None:
         for seeds in itertools.product(range(3), repeat=2):
             drawn = [(c, s) for c in prompts for s in seeds]
             values.append(sum(top[at] for at in drawn) / sum(bottom[at] for at in drawn))
-    interval = st.bootstrap_ratio(top, bottom, np.random.default_rng(0), 100_000)
-    assert interval.estimate == pytest.approx(top.sum() / bottom.sum())
-    assert interval.standard_error == pytest.approx(np.std(values), rel=0.02)
-    assert min(values) - 1e-12 <= interval.low <= np.quantile(values, 0.05)
-    assert np.quantile(values, 0.95) <= interval.high <= max(values) + 1e-12
+    drawn = st.resampled_ratios(top, bottom, np.random.default_rng(0), 100_000)
+    assert drawn.std() == pytest.approx(np.std(values), rel=0.02)
+    assert min(values) - 1e-12 <= drawn.min() <= np.quantile(values, 0.05)
+    assert np.quantile(values, 0.95) <= drawn.max() <= max(values) + 1e-12
 
 
-def test_standard_error_of_a_mean_is_the_unbiased_one() -> None:
-    tau = np.random.default_rng(1).random((12, 1))
-    interval = st.mean_tau(frame(tau), np.random.default_rng(0), 40_000)
-    assert interval.standard_error == pytest.approx(tau.std(ddof=1) / np.sqrt(12), rel=0.02)
+def test_one_seed_has_students_standard_error_and_width() -> None:
+    tau = np.random.default_rng(1).normal(size=12)
+    error, freedom = st.clustered_error(tau[:, None], np.ones((12, 1)))
+    assert error == pytest.approx(scipy.stats.sem(tau))
+    assert freedom == 11
+    interval = st.bootstrap_ratio(tau[:, None], np.ones((12, 1)), np.random.default_rng(0))
+    student = scipy.stats.ttest_1samp(tau, 0).confidence_interval()
+    width = student.high - student.low
+    assert interval.high - interval.low == pytest.approx(width, rel=0.03)
+    assert 2 * 1.96 * interval.standard_error == pytest.approx(width, rel=0.001)
+
+
+def test_clustered_error_equals_mean_squares() -> None:
+    """Against the textbook's two-way table, where all three variances are mean squares / cells."""
+    table = np.random.default_rng(2).normal(size=(7, 4)) + np.arange(4)
+    cells = table.size
+    by_prompt = 4 * table.mean(axis=1).var(ddof=1) / cells
+    by_seed = 7 * table.mean(axis=0).var(ddof=1) / cells
+    split = st.variance_split(frame(table))
+    both = by_prompt + by_seed - split.residual / cells
+    error, freedom = st.clustered_error(table, np.ones_like(table))
+    assert error**2 == pytest.approx(max(by_prompt, by_seed, both))
+    assert freedom == pytest.approx(error**4 / (by_prompt**2 / 6 + by_seed**2 / 3))
+
+
+def test_a_ratio_has_the_error_of_its_jackknife() -> None:
+    rng = np.random.default_rng(4)
+    bottom = rng.uniform(1, 3, (60, 1))
+    top = 2 * bottom + rng.normal(size=(60, 1))
+    left_out = [np.delete(top, c).sum() / np.delete(bottom, c).sum() for c in range(60)]
+    jackknife = np.sqrt(59 / 60 * ((left_out - np.mean(left_out)) ** 2).sum())
+    assert st.clustered_error(top, bottom)[0] == pytest.approx(jackknife, rel=0.03)
 
 
 def test_both_turns_of_a_conversation_are_one_unit() -> None:
@@ -122,46 +139,6 @@ def test_pairs_match_bench_prompt_turn_and_seed() -> None:
     assert sorted(pairs["difference"]) == [0.0, 0.5]
     with pytest.raises(pd.errors.MergeError):
         st.pair(pd.concat([arm, arm]), control)
-
-
-def test_same_against_same_is_covered_in_95_percent() -> None:
-    """A/A: drafters of equal quality; 0 lies inside about 95% of the paired intervals."""
-    rng = np.random.default_rng(0)
-    covered = 0
-    for _ in range(300):
-        a, b = simulate(rng, 40, gain=0.0)
-        interval = st.bootstrap_ratio((b - a)[:, None], np.ones((40, 1)), rng, 500)
-        covered += interval.low <= 0 <= interval.high
-    assert 0.91 <= covered / 300 <= 0.98
-
-
-@pytest.mark.parametrize(("seed_variance", "least"), [(0.0, 0.93), (4.0, 0.78)])
-def test_coverage_with_three_seeds(seed_variance: float, least: float) -> None:
-    """Seeds that do not matter cost nothing; seeds that matter more than prompts cost coverage."""
-    rng = np.random.default_rng(0)
-    covered = 0
-    for _ in range(150):
-        prompt = rng.normal(0, 0.5, (40, 1)) + rng.normal(0, 0.9, (40, 3))
-        seed = rng.normal(0, np.sqrt(seed_variance * 3 / 40), (1, 3))
-        interval = st.bootstrap_ratio(prompt + seed, np.ones((40, 3)), rng, 300)
-        covered += interval.low <= 0 <= interval.high
-    assert least <= covered / 150
-
-
-def test_planted_effect_is_found_paired_and_missed_unpaired() -> None:
-    """The pairing table of conventions §2: 80 prompts, three points of per-token correctness."""
-    rng = np.random.default_rng(1)
-    found_paired = found_unpaired = 0
-    for _ in range(40):
-        a, b = simulate(rng, 80, gain=0.03)
-        ones = np.ones((80, 1))
-        paired = st.bootstrap_ratio((b - a)[:, None], ones, rng, 500)
-        found_paired += paired.low > 0
-        single = [st.bootstrap_ratio(x[:, None], ones, rng, 500) for x in (a, b)]
-        spread = np.hypot(single[0].standard_error, single[1].standard_error)
-        found_unpaired += single[1].estimate - single[0].estimate > 1.96 * spread
-    assert found_paired >= 32
-    assert found_unpaired <= 8
 
 
 def test_wilcoxon_equals_the_enumeration_of_all_signs() -> None:

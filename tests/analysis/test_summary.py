@@ -89,6 +89,48 @@ def test_one_seed_gives_numbers_but_no_winner(make_result: Make) -> None:
     assert row["verdict"] == "single seed"
     assert row["difference_high"] < 0
     assert "Single seed" in text
+    assert "| control | 1 TOO FEW |" in text
+    assert set(table.loc[table["answers"] == "all", "stamp"]) == {"single seed"}
+
+
+def test_every_row_on_few_prompts_is_stamped(make_result: Make) -> None:
+    arms = {"control": 0.0, "worse": -0.2, "floor:unigram": -0.4}
+    text, table = read(make_result(arms=arms, benches={"gsm8k": 9, "mt_bench": 10}))
+    few = table[(table["bench"] == "gsm8k") & (table["answers"] == "all")]
+    assert list(few["stamp"]) == ["too few prompts (9)"] * 3
+    for arm in arms:
+        assert pd.isna(at(table, arm)["stamp"])
+    assert text.count("gsm8k (n=9) TOO FEW") == 2  # drafters and floors
+    assert "mt_bench (n=10) TOO FEW" not in text
+
+
+def test_effect_sizes_and_the_next_run_are_shown(make_result: Make) -> None:
+    text, table = read(make_result(arms={"control": 0.0, "worse": -0.12}))
+    row = at(table, "worse")
+    assert row["relative_percent"] == pytest.approx(
+        100 * row["difference"] / at(table, "control")["tau"]
+    )
+    assert row["better_share"] + row["equal_share"] + row["worse_share"] == pytest.approx(1)
+    assert row["cohens_dz"] < 0
+    assert row["rank_biserial"] < 0
+    assert f"| {row['worse_share']:.0%} " in text
+    assert f"34 → {row['halving_prompts']:.0f}" in text
+    assert at(table, "worse", "mt_bench")["cohens_dz"] < 0  # every bench has its own
+
+
+def test_arms_that_are_equal_are_said_to_be(make_result: Make) -> None:
+    def change(frames: dict[str, pd.DataFrame]) -> None:
+        prompts = frames["prompts"]
+        control = prompts[prompts["run_id"].str.startswith("control-")]
+        again = control.assign(run_id=control["run_id"].str.replace("control", "again"))
+        frames["prompts"] = pd.concat([control, again])
+
+    text, table = read(make_result(arms={"control": 0.0, "again": 0.0}, change=change))
+    words = "no evidence of a difference (all paired answers are equal)"
+    assert at(table, "again")["verdict"] == words
+    assert at(table, "again")["equal_share"] == 1
+    assert at(table, "again")["speed_ratio"] == pytest.approx(1)
+    assert "34 → ?" in text
 
 
 def test_one_arm_has_nothing_to_compare(make_result: Make) -> None:
@@ -182,19 +224,20 @@ def test_few_prompts_per_bench_still_allow_a_verdict_over_all(make_result: Make)
     assert "gsm8k (9), humaneval (9)" in text
 
 
-def test_norm_verdict_is_refused_when_the_controls_norms_never_moved(make_result: Make) -> None:
+def test_a_verdict_on_what_never_moved_is_refused(make_result: Make) -> None:
     def change(frames: dict[str, pd.DataFrame]) -> None:
         runs = frames["runs"]
-        runs.loc[runs["control"], "norm_moved"] = 0.0
+        runs.loc[runs["run_id"] == "control-1", "moved"] = '{"q_norm": 0.0, "layers.0": 0.05}'
         runs.loc[runs["arm"] == "no_qknorm", "config_diff"] = (
-            '{"drafter.attention.qk_norm": "none"}'
+            '{"drafter.attention.qk_norm": ["both", "none"]}'
         )
 
     arms = {"control": 0.0, "no_qknorm": -0.2, "shallow": -0.2}
     text, table = read(make_result(arms=arms, change=change))
-    assert at(table, "no_qknorm")["verdict"].startswith("refused")
+    assert at(table, "no_qknorm")["verdict"] == "refused (q_norm never moved in the control)"
     assert at(table, "shallow")["verdict"] == "worse"
-    assert "never moved" in text
+    assert "no_qknorm is refused a verdict: q_norm never moved in the control." in text
+    assert "fc 0.01, layers.0 0.05, q_norm 0.\n" in text
 
 
 def test_wider_and_hotter_rows_are_chosen_not_mixed(make_result: Make) -> None:
@@ -294,3 +337,31 @@ def test_conclusions_are_computed(make_result: Make) -> None:
     control, worse = conclude(table)
     assert f"{at(table, 'control')['tau']:.3f}" in control
     assert worse.startswith("worse: worse. Its paired difference to the control is -0.")
+
+
+def test_arms_that_were_fed_otherwise_are_named(make_result: Make) -> None:
+    """From the tables alone: hashes of an arm beside its control's of the same seed."""
+
+    def change(frames: dict[str, pd.DataFrame]) -> None:
+        runs = frames["runs"]
+        other = (runs["arm"] == "worse") & (runs["seed"] == 1)
+        runs.loc[other, ["anchor_hash", "init_hash"]] = "other"
+        wider = runs["arm"] == "better"
+        runs.loc[wider, "init_hash"] = "other"
+        runs.loc[wider, "parameters"] = 2e7
+
+    arms = {"control": 0.0, "worse": -0.12, "better": 0.12, "floor:unigram": -0.3}
+    text, _ = read(make_result(arms=arms, change=change))
+    assert "* worse and the control differ in anchors, starting values: " in text
+    assert "better and the control" not in text
+    assert "floor:unigram and the control" not in text
+
+
+def test_matched_arms_are_said_to_be(make_result: Make) -> None:
+    directory = make_result()
+    assert "the control differ in" not in read(directory)[0]
+    (directory / "matched.json").write_text('{"sentence": "Arms matched: all of it."}')
+    assert "\n\nArms matched: all of it.\n\n" in read(directory)[0]
+    (directory / "matched.json").write_text("{")
+    with pytest.raises(UserError, match=r"matched\.json is not readable"):
+        read(directory)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from analysis.statistics import Interval, smallest_detectable
-from analysis.verdict import norms_frozen, touches_qk_norm, verdict
+from analysis.verdict import verdict
 
 UP = Interval(0.3, 0.1, 0.5, 0.1)
 DOWN = Interval(-0.3, -0.5, -0.1, 0.1)
@@ -42,19 +41,18 @@ def test_words(interval: Interval, p_holm: float, prompts: int, seeds: int, word
 
 
 def test_invalid_and_refused_go_before_any_number() -> None:
-    assert verdict(UP, 0.001, 80, 3, invalid=True, norms_frozen=True) == "invalid"
-    assert verdict(UP, 0.001, 80, 3, norms_frozen=True).startswith("refused")
-
-
-def test_which_arms_touch_the_norms() -> None:
-    assert touches_qk_norm('{"drafter.attention.qk_norm": "none"}')
-    assert touches_qk_norm('{"drafter": {"attention": {"qk_norm_place": "post_rope"}}}')
-    assert not touches_qk_norm('{"drafter.num_layers": 2}')
-    assert not touches_qk_norm("")
+    assert verdict(UP, 0.001, 80, 3, invalid=True, frozen="q_norm") == "invalid"
+    assert verdict(UP, 0.001, 80, 3, frozen="fc never moved in the arm") == (
+        "refused (fc never moved in the arm)"
+    )
 
 
 @pytest.mark.parametrize(
-    ("moved", "frozen"), [([0.1, 0.2], False), ([0.1, 0.0], True), ([np.nan], False), ([], False)]
+    ("floor", "words"),
+    [(0.29, "better"), (0.31, "below the noise floor (0.31)"), (np.nan, "better")],
 )
-def test_norms_that_never_moved(moved: list[float], frozen: bool) -> None:
-    assert norms_frozen(pd.DataFrame({"norm_moved": moved})) is frozen
+def test_a_difference_must_clear_the_noise_floor(floor: float, words: str) -> None:
+    assert verdict(UP, 0.001, 80, 3, noise_floor=floor) == words
+    opposite = words.replace("better", "worse")
+    assert verdict(DOWN, 0.001, 80, 3, noise_floor=floor) == opposite
+    assert verdict(FLAT, 0.8, 80, 3, noise_floor=floor).startswith(NO_EVIDENCE)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from dflash.lab.code_version import code_version
+from dflash.lab.code_version import module_file, module_hashes, version_of
 
 MAIN = '''"""Doc."""
 from dflash.b.tool import f
@@ -56,12 +58,16 @@ def test_what_changes_the_version(package, file, old, new):
     assert changes(package, file, old, new)
 
 
+def version(package) -> str:
+    return version_of(module_hashes(ROOTS, PACKAGES, package))
+
+
 def changes(package, file, old, new) -> bool:
-    before = code_version(ROOTS, PACKAGES, package)
+    before = version(package)
     text = (package / file).read_text()
     assert old in text
     (package / file).write_text(text.replace(old, new, 1))
-    return code_version(ROOTS, PACKAGES, package) != before
+    return version(package) != before
 
 
 def test_a_name_taken_from_a_package_brings_its_init(package):
@@ -72,4 +78,13 @@ def test_a_name_taken_from_a_package_brings_its_init(package):
 
 def test_an_unknown_root_is_an_error(package):
     with pytest.raises(ModuleNotFoundError, match=r"dflash\.a\.gone"):
-        code_version(("dflash.a.gone",), PACKAGES, package)
+        module_hashes(("dflash.a.gone",), PACKAGES, package)
+
+
+def test_the_module_that_changed_can_be_named(package):
+    before = module_hashes(ROOTS, PACKAGES, package)
+    (package / "b" / "tool.py").write_text("def f():\n    return 2\n")
+    after = module_hashes(ROOTS, PACKAGES, package)
+    assert {name for name in after if after[name] != before[name]} == {"dflash.b.tool"}
+    assert module_file("dflash.b.tool", package) == Path("dflash/b/tool.py")
+    assert module_file("dflash.b.gone", package) is None

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dflash.lab.experiment import list_experiments, load_experiment, read_experiment
+from dflash.lab.experiment import load_experiment
+from dflash.lab.experiment_file import list_experiments, read_experiment
 from dflash.lab.schema import flatten
 from dflash.model.errors import UserError
 
@@ -40,13 +41,19 @@ def test_the_promised_experiments_are_shipped():
 @pytest.mark.parametrize("recipe", ["cpu", "paper"])
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_experiment_changes_exactly_what_it_declares(path, recipe):
-    declared = read_experiment(path)["arms"]
+    text = read_experiment(path)
+    declared = text.get("arms") or {}
     experiment = load_experiment(path.stem, [f"recipe={recipe}"])
     assert experiment.arms[0].control
-    assert {arm.name for arm in experiment.arms[1:]} == set(declared)
-    for arm in experiment.arms[1:]:
-        patch = flatten(declared[arm.name])
-        assert {name: after for name, (_, after) in arm.diff.items()} == patch
+    arms = {arm.name: arm for arm in experiment.arms[1:]}
+    assert {name for name, arm in arms.items() if not arm.levels} == set(declared)
+    for name, arm in arms.items():
+        before, after = (flatten(one.tree()) for one in (experiment.config, arm.config))
+        differing = {key for key in before | after if before.get(key) != after.get(key)}
+        patch = arm.levels or flatten(declared[name])
+        assert differing == {key for key, value in patch.items() if value != before[key]}
+        assert {key: after[key] for key in patch} == patch
+        assert arm.diff.keys() == differing
 
 
 def test_only_a_leaking_arm_is_invalid():
@@ -110,6 +117,15 @@ def test_an_experiment_can_be_a_file_of_ones_own(tmp_path):
         ("  a: {train.lr: 0.5}\nbase: drafter.num_layers=3", "base must be a list"),
         ("  a: {train.lr: [", "not readable YAML"),
         ("  - a", "arms must map"),
+        ("  a: {train.lr: 0.5}\nmatch: money", "match='money'"),
+        ("  a: {train.lr: 0.5}\ninvariants: [same colour]", "invariants='same colour'"),
+        ("  a: {train.lr: 0.5}\ninvariants: [same parameters except b]", "of the experiment: co"),
+        ("  a: {train.lr: 0.5}\ninvariants: same parameters", "invariants must be a list"),
+        ("grid: {train.lr: 0.5}", "grid.train.lr=0.5"),
+        ("grid: {train.lr: [0.5, 0.25]}", "that holds the control's"),
+        ("grid: {train.lrr: [0.5, 0.25]}", "grid: train.lrr is not a key"),
+        ("grid: {drafter.num_layers: [1, 1]}", "distinct values"),
+        ("grid: [a]", "grid must map"),
     ],
 )
 def test_bad_experiments_give_one_line(write_experiment, arms, message):
@@ -118,6 +134,59 @@ def test_bad_experiments_give_one_line(write_experiment, arms, message):
         load_experiment(name)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_experiment_without_arms_is_refused(write_experiment):
+    name = write_experiment("  {}")
+    with pytest.raises(UserError, match="arms and grid are both missing"):
+        load_experiment(name)
+
+
+GRID = """grid:
+  drafter.num_layers: [1, 2, 3]
+  drafter.attention.block: [bidirectional, causal]
+"""
+
+
+def test_a_grid_is_every_combination_of_its_levels(write_experiment):
+    promise = "invariants:\n  - same parameters except slow, num_layers-2\n"
+    extra = f"{GRID}{promise}match: tokens\n"
+    name = write_experiment("  slow: {train.lr: 0.5}", extra=extra)
+    experiment = load_experiment(name, ["drafter.num_layers=1"])
+    assert [arm.name for arm in experiment.arms] == [
+        "control",
+        "block-causal",
+        "num_layers-2",
+        "num_layers-2+block-causal",
+        "num_layers-3",
+        "num_layers-3+block-causal",
+        "slow",
+    ]
+    cells = [arm for arm in experiment.arms if arm.levels]
+    assert len(cells) == 6
+    for arm in cells:
+        drafter = arm.config.drafter
+        assert list(arm.levels.values()) == [drafter.num_layers, drafter.attention.block]
+    assert experiment.arms[3].diff == {
+        "drafter.num_layers": (1, 2),
+        "drafter.attention.block": ("bidirectional", "causal"),
+    }
+    assert experiment.arms[-1].levels == {}
+    assert [str(line) for line in experiment.invariants] == [
+        "same parameters except slow, num_layers-2"
+    ]
+    assert experiment.match == "tokens"
+
+
+def test_a_grid_needs_no_other_arms(write_experiment, experiments):
+    name = write_experiment("  {}", extra=GRID)
+    assert len(load_experiment(name, ["drafter.num_layers=2"]).arms) == 6
+
+
+def test_an_arm_may_not_take_the_name_of_a_cell(write_experiment):
+    name = write_experiment("  block-causal: {train.lr: 0.5}", extra=GRID)
+    with pytest.raises(UserError, match="arms='block-causal'"):
+        load_experiment(name, ["drafter.num_layers=1"])
 
 
 def test_an_undeclared_change_is_refused(write_experiment, monkeypatch):
@@ -142,7 +211,7 @@ def test_unknown_experiment_names_the_nearest():
         load_experiment("no_qk_norm")
 
 
-@pytest.mark.parametrize("field", ["question", "hypothesis", "paper", "arms"])
+@pytest.mark.parametrize("field", ["question", "hypothesis", "paper"])
 def test_missing_fields_are_named(experiments, field):
     text = {"question": "q", "hypothesis": "h", "paper": "p", "arms": "{a: {train.lr: 0.5}}"}
     del text[field]

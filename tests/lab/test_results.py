@@ -5,7 +5,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.schema import TABLES as READ
-from dflash.lab.results import TABLES, VERSION_KEY, read_table, write_results, write_table
+from dflash.lab.results import (
+    SCHEMA_VERSION,
+    TABLES,
+    VERSION_KEY,
+    read_table,
+    write_results,
+    write_table,
+)
 from dflash.model.errors import UserError
 
 KINDS = {
@@ -42,7 +49,7 @@ def test_round_trip_keeps_types_and_version(tmp_path):
     path = tmp_path / "survival.parquet"
     write_table(path, "survival", [ROW])
     schema = pq.read_schema(path)
-    assert schema.metadata[VERSION_KEY] == b"2"
+    assert schema.metadata[VERSION_KEY] == str(SCHEMA_VERSION).encode()
     assert schema.equals(TABLES["survival"])
     assert read_table(path) == [ROW]
 

@@ -173,6 +173,36 @@ def test_what_cannot_work_fails_before_anything_runs(start, lab, write_experimen
     assert not any(name.startswith(("rollouts", "train")) for name in built(lab))
 
 
+def test_an_arm_that_breaks_an_invariant_is_refused_before_anything_runs(
+    start, lab, write_experiment
+):
+    promise = "invariants:\n  - same parameters except bare\n"
+    arms = "  bare: {drafter.attention.qk_norm: none}\n  k_only: {drafter.attention.qk_norm: k}"
+    name = write_experiment(arms, "promised", promise)
+    with pytest.raises(UserError, match=r"k_only breaks 'same parameters except bare': \d+, the"):
+        start(name=name)
+    assert not any(entry.startswith(("rollouts", "train")) for entry in built(lab))
+
+
+def test_the_cells_of_a_grid_are_marked_by_their_levels(start, write_experiment, tmp_path):
+    grid = (
+        "grid:\n  drafter.num_layers: [1, 2]\n  drafter.attention.block: [bidirectional, causal]\n"
+    )
+    start("seeds=[0]", name=write_experiment("  slow: {train.lr: 0.5}", "crossed", grid))
+    runs = load("crossed", tmp_path / "results").runs.set_index("arm")
+    assert (runs["status"] == "ok").all()
+    levels = {arm: list(json.loads(text).values()) for arm, text in runs["levels"].items()}
+    assert levels == {
+        "control": [1, "bidirectional"],
+        "block-causal": [1, "causal"],
+        "num_layers-2": [2, "bidirectional"],
+        "num_layers-2+block-causal": [2, "causal"],
+        "slow": [],
+        "floor:unigram": [],
+        "floor:ngram": [],
+    }
+
+
 def test_a_mask_token_that_the_target_may_use_is_pointed_out(lab, small, small_overrides, tmp_path):
     config = compose_config(small_overrides).target
     target_info(lab, config)

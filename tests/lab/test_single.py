@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dflash.decoding.speculative import dflash_generate
 from dflash.lab.config import compose_config
-from dflash.lab.experiment import arm_config
+from dflash.lab.experiment import load_arm
 from dflash.lab.generate import Printer, TextStream, stream_answer
 from dflash.lab.single import evaluate_checkpoint, latest_drafter, train_drafters
 from dflash.lab.stages.answers import answers_key
@@ -87,10 +87,11 @@ def test_a_drafter_of_another_target_is_refused(lab, config, tmp_path, small_ove
 
 
 def test_an_arm_can_be_trained_by_name(small, small_overrides):
-    assert arm_config(f"{small}/bare", small_overrides).drafter.attention.qk_norm == "none"
-    assert arm_config(small, small_overrides).drafter.attention.qk_norm == "both"
+    for name, norm in ((f"{small}/bare", "none"), (small, "both")):
+        _, arm = load_arm(name, small_overrides)
+        assert arm.config.drafter.attention.qk_norm == norm
     with pytest.raises(UserError, match="control, bare, leaky"):
-        arm_config(f"{small}/bear", small_overrides)
+        load_arm(f"{small}/bear", small_overrides)
 
 
 def test_unfinished_characters_wait_for_their_bytes():

@@ -16,8 +16,8 @@ SPECIAL = ("<pad>", "<unk>", "<s>", "</s>", "<mask>", "<spare>")
 MASK = SPECIAL.index("<mask>")
 
 
-def save_tiny_target(directory: Path) -> Path:
-    """A byte-level tokenizer and a random Llama of 6 layers, as ``from_pretrained`` wants them."""
+def save_tiny_target(directory: Path, layers: int = 6) -> Path:
+    """A byte-level tokenizer and a random Llama, as ``from_pretrained`` wants them."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {token: index for index, token in enumerate((*SPECIAL, *letters))}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
@@ -38,7 +38,7 @@ def save_tiny_target(directory: Path) -> Path:
         vocab_size=len(vocab),
         hidden_size=32,
         intermediate_size=48,
-        num_hidden_layers=6,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=8,

@@ -70,7 +70,7 @@ def run_steps(
     block_size = module.drafter.block_size
     data = DrafterData(rollouts, source, module.config, block_size, 0, module.steps)
     trainer = build_trainer(
-        module.config, module.steps, directory, recorded, target.device, progress=False
+        module.config, module.steps, directory, [recorded], target.device, progress=False
     )
     trainer.fit(module, data)
     return recorded

@@ -139,9 +139,22 @@ def test_deeper_than_the_target_is_refused():
 def test_other_sizes_are_refused():
     target = toy()
     config = drafter_config(target.model.config, switches(), 11)
-    config.intermediate_size = 48
-    with pytest.raises(UserError, match=r"shape of mlp.*\[48, 16\].*\[32, 16\].*init=random"):
+    config.head_dim *= 2
+    with pytest.raises(UserError, match=r"shape of self_attn\.q_proj.*init=random"):
         init_from_target(DFlashDraftModel(config), target, 0, [])
+
+
+@pytest.mark.parametrize("size", [20, 48])
+def test_an_mlp_of_another_size_starts_as_the_neurons_both_have(size):
+    target = toy()
+    named = parameters(drafter_of(target, mlp_size=size))
+    copied = parameters(drafter_of(target, init="target", mlp_size=size))
+    source = dict(target.layers[-1].named_parameters())["mlp.up_proj.weight"]
+    last = f"layers.{drafter_of(target).config.num_hidden_layers - 1}.mlp.up_proj.weight"
+    both = min(size, len(source))
+    assert len(copied[last]) == size
+    assert torch.equal(copied[last][:both], source[:both])
+    assert torch.equal(copied[last][both:], named[last][both:])
 
 
 def test_a_target_of_other_layers_is_refused():

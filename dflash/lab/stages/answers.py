@@ -66,7 +66,7 @@ def answers_key(config: LabConfig, split: Split, identity: dict[str, str]) -> Ke
     }
     if split == "train":
         parts["train"] = data.train
-    return Key("rollouts", parts, {}, CODE.version)
+    return CODE.key("rollouts", parts, {})
 
 
 def build_answers(lab: Lab, config: LabConfig, split: Split, identity: dict[str, str]) -> Answers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import torch
 from tqdm import tqdm
 
-from dflash.lab.code_version import code_version
+from dflash.lab.code_version import module_hashes, version_of
 from dflash.lab.files import write_text
-from dflash.lab.store import Store
+from dflash.lab.store import Key, Store
 from dflash.target import Target, TargetConfig, load_target
 
 T = TypeVar("T")
@@ -59,9 +59,17 @@ class Code:
     packages: tuple[str, ...]
 
     @cached_property
-    def version(self) -> str:
+    def modules(self) -> dict[str, str]:
         """Read once: an edit during a run must not relabel what the loaded code computes."""
-        return code_version(self.roots, self.packages)
+        return module_hashes(self.roots, self.packages)
+
+    @property
+    def version(self) -> str:
+        return version_of(self.modules)
+
+    def key(self, stage: str, config: Mapping[str, Any], inputs: Mapping[str, str]) -> Key:
+        """The key of what this code makes from ``config`` and the entries ``inputs``."""
+        return Key(stage, config, inputs, self.version, self.modules)
 
 
 def write_json(path: Path, data: Any) -> None:

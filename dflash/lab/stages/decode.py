@@ -48,10 +48,10 @@ def decode_key(
         "device": device,  # seconds are of one machine only
     }
     if drafter is None:
-        return Key("autoregressive", parts, {"evaluation": evaluation}, CODE.version)
+        return CODE.key("autoregressive", parts, {"evaluation": evaluation})
     parts |= {"width": config.decode.width, "verify": config.decode.verify}
     inputs = {"evaluation": evaluation, "drafter": drafter, "autoregressive": baseline or ""}
-    return Key("decode", parts, inputs, CODE.version)
+    return CODE.key("decode", parts, inputs)
 
 
 def build_autoregressive(lab: Lab, config: LabConfig, evaluation: Answers, device: str) -> Path:

@@ -39,7 +39,7 @@ def features_key(config: LabConfig, split: Split, info: TargetInfo, rollouts: st
     # Replay must equal decoding exactly, so what judges a drafter is never rounded.
     dtype = config.data.feature_dtype if split == "train" else "float32"
     parts = {"taps": list(taps), "dtype": dtype, "target": info.identity}
-    return Key("features", parts, {"rollouts": rollouts}, CODE.version)
+    return CODE.key("features", parts, {"rollouts": rollouts})
 
 
 def build_split_features(

@@ -30,14 +30,19 @@ def _lookup(train: Sequence[Rollout]) -> Proposer:
 FLOORS: dict[str, Callable[[Sequence[Rollout]], Proposer]] = {"unigram": _unigram, "ngram": _lookup}
 
 
+def floor_key(name: str, width: int, train: str, evaluation: str) -> Key:
+    """Key of one floor, from the names of the answers it reads."""
+    inputs = {"train": train, "evaluation": evaluation}
+    return CODE.key("floor", {"name": name, "width": width}, inputs)
+
+
 def build_floor(lab: Lab, name: str, width: int, train: Answers, evaluation: Answers) -> Path:
     """Replay one floor at a verification width of ``width`` tokens, anchor included.
 
     Raises:
         StoreError: damaged entry or no space left.
     """
-    inputs = {"train": train.entry.name, "evaluation": evaluation.entry.name}
-    key = Key("floor", {"name": name, "width": width}, inputs, CODE.version)
+    key = floor_key(name, width, train.entry.name, evaluation.entry.name)
 
     def work(directory: Path) -> None:
         proposer = FLOORS[name](train.rollouts())

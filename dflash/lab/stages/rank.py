@@ -15,7 +15,7 @@ from dflash.lab.stages.answers import Answers
 from dflash.lab.stages.common import Lab, read_json
 from dflash.lab.stages.features import Features
 from dflash.lab.stages.ranks import ERROR
-from dflash.lab.stages.train import train_here
+from dflash.lab.stages.train import Training
 from dflash.lab.store import Store
 from dflash.target.load import device_of
 from dflash.training.ranks import is_first_rank, local_rank
@@ -33,7 +33,8 @@ def main(path: Path) -> None:
         answers = Answers(store.root / work["answers"], config.data.temperature)
         name = work["features"]
         features = None if name is None else Features(store.root / name)
-        train_here(lab, config, work["seed"], answers, features, directory)
+        seed, identity = work["seed"], work["identity"]
+        Training(lab, config, seed, identity, answers, features).train_here(directory)
     except Exception as error:
         write_text(directory / ERROR, one_line(error))
         raise

@@ -10,15 +10,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from dflash.lab.config import LabConfig
-from dflash.lab.stages.answers import Answers
-from dflash.lab.stages.common import Lab, write_json
-from dflash.lab.stages.features import Features
+from dflash.lab.stages.common import write_json
 from dflash.model.errors import UserError
 from dflash.target.load import device_of
+
+if TYPE_CHECKING:
+    from dflash.lab.stages.train import Training
 
 # Both begin with a dot, so that the entry does not keep them.
 WORK, ERROR = ".rank.json", ".error.txt"
@@ -49,27 +51,22 @@ def check_ranks(config: LabConfig) -> None:
             raise UserError.of("train.devices", devices, f"at most {present} (GPUs here)")
 
 
-def launch_ranks(
-    lab: Lab,
-    config: LabConfig,
-    seed: int,
-    answers: Answers,
-    features: Features | None,
-    directory: Path,
-) -> None:
+def launch_ranks(training: Training, directory: Path) -> None:
     """Train in ``train.devices`` processes; the first leaves the results in ``directory``.
 
     Raises:
         UserError: see ``check_ranks``.
         RankError: what the first rank that failed said.
     """
+    lab, config, features = training.lab, training.config, training.features
     check_ranks(config)
     lab.unload()  # the ranks need the memory
     work = {
         "store": str(lab.store.root.absolute()),
         "config": config.tree(),
-        "seed": seed,
-        "answers": answers.entry.name,
+        "seed": training.seed,
+        "identity": training.identity,
+        "answers": training.answers.entry.name,
         "features": None if features is None else features.entry.name,
         "directory": str(directory.absolute()),
         "progress": lab.progress,

@@ -28,7 +28,7 @@ CODE = Code(
 def replay_key(config: LabConfig, drafter: str, evaluation: str, features: str | None) -> Key:
     """Key of one drafter's replay, from the names of the entries it reads."""
     inputs = {"drafter": drafter, "evaluation": evaluation, "features": features or ""}
-    return Key("replay", {"width": config.decode.width}, inputs, CODE.version)
+    return CODE.key("replay", {"width": config.decode.width}, inputs)
 
 
 def build_replay(

@@ -54,7 +54,7 @@ def target_key(config: TargetConfig) -> Key:
     """Key from the source's own version: no weights are read."""
     parts: dict[str, Any] = asdict(config) | {"signature": _signature(config)}
     del parts["name"], parts["device"]  # neither changes what is told about it
-    return Key("target", parts, {}, CODE.version)
+    return CODE.key("target", parts, {})
 
 
 def target_info(lab: Lab, config: TargetConfig) -> TargetInfo:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from transformers import Qwen3Config
 
 from dflash.data.features import FeatureSource, OnlineFeatures
+from dflash.data.shared import SharedFeatures
 from dflash.lab.config import LabConfig
-from dflash.lab.provenance import device_name, git_state, package_versions
+from dflash.lab.provenance import device_name, machine_facts, package_versions, source_tree
 from dflash.lab.schema import plain
 from dflash.lab.stages.answers import Answers
 from dflash.lab.stages.common import Code, Lab, read_json, write_json
@@ -25,6 +27,8 @@ from dflash.model.switches import DrafterSwitches
 from dflash.model.taps import resolve_taps
 from dflash.target import Target
 from dflash.target.load import device_of
+from dflash.training.config import IRRELEVANT
+from dflash.training.lockstep import Pace, alone
 from dflash.training.precision import precision_of
 from dflash.training.ranks import is_first_rank
 
@@ -36,8 +40,7 @@ CODE = Code(
     packages=("dflash.training", "dflash.data", "dflash.target", "dflash.model"),
 )
 FACTS = "train.json"
-# What changes how a run is watched or resumed, not what it computes.
-IRRELEVANT = ("logger", "checkpoint_every")
+DIFF = "source.diff"  # of the code that trained; empty for a clean tree
 
 
 @dataclass(frozen=True)
@@ -114,69 +117,81 @@ def train_key(
         "target": identity,
     }
     inputs = {"rollouts": rollouts, "features": features or ""}
-    return Key("train", plain(parts), inputs, CODE.version)
+    return CODE.key("train", plain(parts), inputs)
 
 
-def build_drafter(
-    lab: Lab,
-    config: LabConfig,
-    seed: int,
-    identity: dict[str, str],
-    answers: Answers,
-    features: Features | None,
-) -> Trained:
-    """Train, or find the run already trained.
+@dataclass(frozen=True)
+class Training:
+    """One run that is to be in the store.
 
-    Args:
+    Attributes:
         features: None for a drafter that reads none, and when ``data.mode`` is ``online``.
-
-    Raises:
-        UserError: a configuration that cannot be trained.
-        StoreError: damaged entry or no space left.
     """
-    name = None if features is None else features.entry.name
-    key = train_key(config, seed, identity, answers.entry.name, name)
 
-    def work(directory: Path) -> None:
+    lab: Lab
+    config: LabConfig
+    seed: int
+    identity: dict[str, str]
+    answers: Answers
+    features: Features | None
+
+    @property
+    def key(self) -> Key:
+        """Of the run's entry."""
+        features = None if self.features is None else self.features.entry.name
+        return train_key(self.config, self.seed, self.identity, self.answers.entry.name, features)
+
+    def build(self) -> Trained:
+        """Train, or find the run already trained.
+
+        Raises:
+            UserError: a configuration that cannot be trained.
+            StoreError: damaged entry or no space left.
+        """
+        return Trained.of_entry(self.lab.store.build(self.key, self.fill))
+
+    def fill(
+        self, directory: Path, source: FeatureSource | None = None, pace: Pace = alone
+    ) -> None:
+        """Train in ``directory``, or go on there.
+
+        Args:
+            source: where features come from, when others read from it too.
+            pace: lets others train between the steps.
+        """
         if not (directory / FACTS).is_file():  # else it was killed between this and the end
-            if config.train.devices == 1:
-                train_here(lab, config, seed, answers, features, directory)
+            if self.config.train.devices == 1:
+                self.train_here(directory, source, pace)
             else:
-                launch_ranks(lab, config, seed, answers, features, directory)
+                launch_ranks(self, directory)
         for resume_point in directory.glob("*.ckpt"):  # three times the drafter's size
             resume_point.unlink()
 
-    return Trained.of_entry(lab.store.build(key, work))
+    def train_here(
+        self, directory: Path, source: FeatureSource | None = None, pace: Pace = alone
+    ) -> None:
+        """Train in this process, alone or as one of several ranks; the first leaves the results.
 
+        Raises:
+            UserError: a configuration that cannot be trained.
+        """
+        from dflash.training.run import train_drafter  # Lightning takes seconds to import
 
-def train_here(
-    lab: Lab,
-    config: LabConfig,
-    seed: int,
-    answers: Answers,
-    features: Features | None,
-    directory: Path,
-) -> None:
-    """Train in this process, alone or as one of several ranks; the first one leaves the results.
-
-    Raises:
-        UserError: a configuration that cannot be trained.
-    """
-    from dflash.training.run import train_drafter  # Lightning takes seconds to import
-
-    target = lab.target(config.target)
-    result = train_drafter(
-        config.train,
-        config.drafter,
-        target,
-        answers.rollouts(),
-        _source(config, target, answers, features),
-        seed,
-        directory,
-        progress=lab.progress,
-    )
-    if is_first_rank():
-        write_json(directory / FACTS, _facts(result, config, seed, target, directory))
+        config, target = self.config, self.lab.target(self.config.target)
+        result = train_drafter(
+            config.train,
+            config.drafter,
+            target,
+            self.answers.rollouts(),
+            source or feature_source(config, target, self.answers, self.features),
+            self.seed,
+            directory,
+            progress=self.lab.progress,
+            pace=pace,
+        )
+        if is_first_rank():
+            (directory / DIFF).write_bytes(source_tree().diff)
+            write_json(directory / FACTS, _facts(result, config, self.seed, target, directory))
 
 
 def _facts(
@@ -187,13 +202,16 @@ def _facts(
         "path": Path(result.path).relative_to(directory).as_posix(),
         "device": device_name(str(target.device)),
         "dtype": config.target.dtype,
-        "packages": package_versions() | {"commit": git_state()},
+        "machine": machine_facts(),
+        "packages": package_versions(),
+        "commit": source_tree().commit,
+        "diff_hash": source_tree().diff_hash,
         "config": config.tree(),
-        "seed": seed,
+        "seed": seed + config.train.seed_shift,
     }
 
 
-def _source(
+def feature_source(
     config: LabConfig, target: Target, answers: Answers, features: Features | None
 ) -> FeatureSource | None:
     """Stored features, or the target itself, or nothing for a drafter that reads none."""
@@ -203,3 +221,19 @@ def _source(
         return None
     taps = resolve_taps(config.drafter.features.taps, target.num_layers)
     return OnlineFeatures(target, answers.rollouts(), taps, config.data.feature_dtype)
+
+
+def shared_sources(trainings: Sequence[Training]) -> list[FeatureSource]:
+    """A source for each of several online runs over the same answers, from one pass."""
+    first = trainings[0]
+    target = first.lab.target(first.config.target)
+    configs = [training.config for training in trainings]
+    taps = [resolve_taps(item.drafter.features.taps, target.num_layers) for item in configs]
+    shared = SharedFeatures(
+        target,
+        first.answers.rollouts(),
+        taps,
+        first.config.data.feature_dtype,
+        kept=max(item.train.sequences for item in configs),
+    )
+    return [shared.reader(chosen) for chosen in taps]

@@ -1,0 +1,1 @@
+"""What an experiment will do and cost, told before anything runs and without a target's weights."""

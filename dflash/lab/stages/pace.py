@@ -1,0 +1,81 @@
+"""Stage "pace": seconds per training step of an arm and the control, measured in turn.
+
+The figures decide how many steps an arm gets under ``match: wall_time``. They belong to one machine
+and are stored, so that the number of steps stays what it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dflash.lab.config import LabConfig
+from dflash.lab.schema import plain
+from dflash.lab.stages.answers import Answers, build_answers
+from dflash.lab.stages.common import Lab, read_json, write_json
+from dflash.lab.stages.features import build_split_features
+from dflash.lab.stages.target import TargetInfo
+from dflash.lab.stages.train import CODE, feature_source
+from dflash.lab.store import Key
+
+PACE = "pace.json"
+STEPS = 24
+TURNS = ("control", "arm", "arm", "control")  # drift of the machine's speed cancels
+WARM_UP = ("control", "arm")
+
+
+def build_pace(lab: Lab, control: LabConfig, arm: LabConfig, info: TargetInfo) -> dict[str, float]:
+    """Seconds per step, ``control`` and ``arm``; measured, or found as measured.
+
+    Raises:
+        UserError: a configuration that cannot be trained.
+        StoreError: damaged entry or no space left.
+    """
+    configs = {"control": control, "arm": arm}
+    answers = {name: build_answers(lab, c, "train", info.identity) for name, c in configs.items()}
+    parts: dict[str, Any] = {"device": info.device, "target": info.identity, "steps": STEPS}
+    for name, config in configs.items():
+        short = dataclasses.replace(config.train, steps=STEPS)
+        parts[name] = {"drafter": asdict(config.drafter), "train": asdict(short)}
+    inputs = {name: found.entry.name for name, found in answers.items()}
+
+    def work(directory: Path) -> None:
+        lab.say("measuring the pace of training, in turn with the control")
+        seconds: dict[str, float] = dict.fromkeys(configs, 0.0)
+        for name in WARM_UP:
+            _train(lab, configs[name], info, answers[name], directory)
+        for name in TURNS:
+            seconds[name] += _train(lab, configs[name], info, answers[name], directory)
+        steps = STEPS * len(TURNS) / len(configs)
+        write_json(directory / PACE, {name: total / steps for name, total in seconds.items()})
+
+    entry = lab.store.build(Key("pace", plain(parts), inputs, CODE.version), work)
+    return dict(read_json(entry / PACE))
+
+
+def _train(
+    lab: Lab, config: LabConfig, info: TargetInfo, answers: Answers, directory: Path
+) -> float:
+    """Seconds of a short training run that leaves nothing."""
+    from dflash.training.run import train_drafter  # Lightning takes seconds to import
+
+    target = lab.target(config.target)
+    features = build_split_features(lab, config, "train", info, answers)
+    scratch = directory / ".run"
+    shutil.rmtree(scratch, ignore_errors=True)
+    short = dataclasses.replace(config.train, steps=STEPS, logger="csv", checkpoint_every=STEPS + 1)
+    result = train_drafter(
+        short,
+        config.drafter,
+        target,
+        answers.rollouts(),
+        feature_source(config, target, answers, features),
+        0,
+        scratch,
+        progress=False,
+    )
+    shutil.rmtree(scratch)
+    return result.train_seconds

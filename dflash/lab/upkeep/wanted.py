@@ -1,0 +1,46 @@
+"""The store entries that an experiment would use now, found without building anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dflash.lab.experiment import Experiment
+from dflash.lab.grid import plan_arms, run_id_of
+from dflash.lab.lineage import experiment_keys
+from dflash.lab.stages.common import Lab
+from dflash.lab.stages.target import target_key
+from dflash.lab.store import Key
+
+
+@dataclass
+class Wanted:
+    """A key, and the runs that use its entry."""
+
+    key: Key
+    runs: list[str] = field(default_factory=list)
+
+
+def wanted_entries(lab: Lab, experiment: Experiment, arm: str | None = None) -> dict[str, Wanted]:
+    """Name -> what an experiment, or one arm of it, would use now, in the order of building.
+
+    All other keys need what the entry of the target says: without it, only that one is given.
+
+    Raises:
+        UserError: an arm that the experiment does not have, or one that cannot run.
+    """
+    arms = experiment.arms if arm is None else (experiment.arm(arm),)
+    targets = {item.name: [target_key(item.config.target)] for item in experiment.arms}
+    if not all(lab.store.has(key) for keys in targets.values() for key in keys):
+        return _by_name({item.name: targets[item.name] for item in arms})
+    runs = experiment_keys(experiment, plan_arms(lab, experiment))
+    own = {run_id_of(item, seed) for item in arms for seed in experiment.seeds}
+    return _by_name({run: keys for run, keys in runs.items() if arm is None or run in own})
+
+
+def _by_name(runs: Mapping[str, Sequence[Key]]) -> dict[str, Wanted]:
+    wanted: dict[str, Wanted] = {}
+    for run, keys in runs.items():
+        for key in keys:
+            wanted.setdefault(key.name, Wanted(key)).runs.append(run)
+    return wanted

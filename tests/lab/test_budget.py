@@ -1,0 +1,108 @@
+"""Arms of equal budget: what is set, and that the budget is then equal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from dflash.lab.budget import RULES, match_budget
+from dflash.lab.experiment import load_experiment
+from dflash.lab.grid import plan_arms
+from dflash.lab.results import read_table
+from dflash.lab.run import run_experiment
+from dflash.lab.stages import pace
+from dflash.model.errors import UserError
+from dflash.model.flops import STEP_CONTEXT, Sizes, Work, forward_flops
+
+DEEP = "  deep: {drafter.num_layers: 2}"
+LONG = "  long: {drafter.block_size: 6}"
+
+
+@pytest.fixture
+def matched(lab, small, small_overrides, write_experiment):
+    """The experiment whose one arm is matched to the control."""
+
+    def make(arm: str, match: str, *overrides: str):
+        name = write_experiment(arm, "even", f"match: {match}\n")
+        experiment = load_experiment(name, [*small_overrides, "train.steps=12", *overrides])
+        return match_budget(lab, experiment)
+
+    return make
+
+
+def test_every_rule_can_be_asked_for():
+    assert set(RULES) == {"parameters", "draft_flops", "tokens", "wall_time"}
+
+
+def test_parameters_are_equal_up_to_one_neuron(matched, lab):
+    experiment = matched(DEEP, "parameters", "drafter.mlp_size=200")
+    control, deep = plan_arms(lab, experiment)
+    neuron = 3 * 32 * 2  # rows of gate, up and down, in two layers
+    assert abs(control.parameters - deep.parameters) <= neuron / 2
+    assert deep.arm.matched.keys() == {"drafter.mlp_size"}
+    assert deep.arm.diff.keys() == {"drafter.num_layers", "drafter.mlp_size"}
+
+
+def test_draft_flops_are_equal_up_to_one_neuron(matched, lab):
+    for arm in (DEEP, LONG):
+        experiment = matched(arm, "draft_flops", "drafter.mlp_size=2000")
+        (changed,) = experiment.arms[1:]
+        sizes = Sizes.of(plan_arms(lab, experiment)[0].info.hf_config)
+        costs = [
+            forward_flops(
+                sizes,
+                a.config.drafter,
+                2,
+                Work.of_draft_step(STEP_CONTEXT, a.config.drafter.block_size),
+            ).total
+            for a in experiment.arms
+        ]
+        drafter = changed.config.drafter
+        neuron = 6 * 32 * drafter.num_layers * drafter.block_size
+        assert abs(costs[0] - costs[1]) <= neuron / 2
+        assert changed.matched["drafter.mlp_size"] < 2000
+
+
+def test_what_no_mlp_can_save_is_refused(matched):
+    with pytest.raises(UserError, match="arm deep, match=parameters: no MLP is small enough"):
+        matched(DEEP, "parameters", "drafter.mlp_size=1")
+
+
+def test_tokens_are_equal_up_to_half_a_step(matched, lab, tmp_path):
+    experiment = matched(LONG, "tokens")
+    (steps,) = experiment.arms[1].matched.values()
+    assert 1 < steps < 12
+    finished = run_experiment(lab, experiment, tmp_path / "results")
+    runs = [r for r in read_table(finished.directory / "runs.parquet") if r["kind"] == "drafter"]
+    tokens = {arm: sum(r["tokens"] for r in runs if r["arm"] == arm) for arm in ("control", "long")}
+    per_step = tokens["long"] / steps
+    assert abs(tokens["control"] - tokens["long"]) <= per_step
+    assert {r["steps"] for r in runs if r["arm"] == "long"} == {steps}
+    text = yaml.safe_load((finished.directory / "config.yaml").read_text())
+    assert (text["match"], text["matched"]) == ("tokens", {"long": {"train.steps": steps}})
+
+
+def test_wall_time_follows_the_measured_pace(matched, lab, monkeypatch):
+    monkeypatch.setattr(pace, "STEPS", 3)
+    experiment = matched(DEEP, "wall_time")
+    (entry,) = lab.store.entries("pace")
+    seconds = json.loads((entry / pace.PACE).read_text())
+    assert min(seconds.values()) > 0
+    expected = max(1, round(12 * seconds["control"] / seconds["arm"]))
+    assert experiment.arms[1].config.train.steps == expected
+    assert not list(entry.glob(".*"))
+    again = matched(DEEP, "wall_time")  # a second measurement would hardly give the same figures
+    assert again.arms[1].config == experiment.arms[1].config
+    assert len(lab.store.entries("pace")) == 1
+
+
+def test_an_arm_that_sets_what_the_match_decides_is_refused(matched):
+    with pytest.raises(UserError, match=r"sets train\.steps, which match=tokens decides"):
+        matched("  slow: {train.steps: 3}", "tokens")
+
+
+def test_without_a_match_nothing_changes(lab, small, small_overrides):
+    experiment = load_experiment(small, small_overrides)
+    assert match_budget(lab, experiment) is experiment
