@@ -102,7 +102,7 @@ def test_killed_while_the_drafter_is_written(stuff, tmp_path, monkeypatch, steps
     config = type(config)(**{**vars(config), "steps": steps})
     expected = train(tmp_path / "whole", *stuff, config)
 
-    def killed(drafter, path):
+    def killed(drafter, state, path):
         drafter.save_pretrained(path.with_name(f".{path.name}"))
         raise Killed
 

@@ -9,6 +9,10 @@ from pydantic import ConfigDict
 
 from dflash.model.errors import UserError
 
+# Options of sbatch that have fields of their own, and those that would start a cell several times.
+SET_BY_FIELDS = ("partition", "time", "mem", "cpus-per-task", "gpus-per-node")
+SEVERAL_TASKS = ("nodes", "ntasks", "ntasks-per-node", "array")
+
 
 @dataclass(frozen=True)
 class RayConfig:
@@ -44,6 +48,12 @@ class SlurmConfig:
     cpus: int = 8
     memory: int = 64
     extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.extra:
+            if name.replace("_", "-") in SET_BY_FIELDS + SEVERAL_TASKS:
+                allowed = "an option that the lab does not set; a cell is one task on one node"
+                raise UserError.of("executor.slurm.extra", name, allowed)
 
 
 @dataclass(frozen=True)
