@@ -56,10 +56,9 @@ def _explain(arguments: argparse.Namespace) -> int:
     lab, plan, stated = _planned(arguments)
 
     from dflash.lab.plan.explain import explain_text
-    from dflash.lab.plan.rates import measured_rate
+    from dflash.lab.plan.rates import expected_rate
 
-    here = plan.target.info.device
-    rate = stated.rate() or measured_rate(lab.store, plan.cells[0], lambda name: name == here)
+    rate = stated.rate() or expected_rate(lab.store, plan.cells[0])
     say(explain_text(lab, plan, rate, arguments.context))
     return 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dflash.cli import main
@@ -10,7 +12,7 @@ from dflash.lab.plan.bill import Speed, bill_of
 from dflash.lab.plan.data import Assumed
 from dflash.lab.plan.entries import make_plan
 from dflash.lab.plan.explain import explain_text
-from dflash.lab.plan.rates import Rate, Stated, measured_rate
+from dflash.lab.plan.rates import TWO_CORES, Rate, Stated, expected_rate, measured_rate
 from dflash.lab.run import run_experiment
 from dflash.lab.stages.train import Trained
 from dflash.model.errors import UserError
@@ -71,6 +73,14 @@ def test_a_speed_is_measured_where_a_run_was(lab, finished, small_overrides):
     assert min(seconds) * 0.9 < cell.training_flops / rate.flops_per_second < max(seconds) * 1.1
     assert "3 training run(s) of the store on cpu" in rate.source
     assert measured_rate(lab.store, cell, lambda device: False) is None
+    assert expected_rate(lab.store, cell) == rate
+
+
+def test_what_was_measured_on_a_processor_says_nothing_of_a_gpu(lab, small, small_overrides):
+    cell = make_plan(lab, load_experiment(small, small_overrides)).cells[0]
+    assert expected_rate(lab.store, cell) == TWO_CORES
+    gpu = replace(cell, info=replace(cell.info, device="NVIDIA H200"))
+    assert expected_rate(lab.store, gpu) is None
 
 
 def test_without_a_store_everything_is_missing(lab, small, small_overrides):
