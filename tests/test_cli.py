@@ -23,6 +23,8 @@ from dflash.model.errors import UserError
         (["ablate", "no_qknorm", "--wat"], "'--wat' is not understood"),
         (["ablate", "no_qknorm", "oops"], "oops"),
         (["ablate"], "NAME"),
+        (["explain", "no_qnorm"], "did you mean 'no_qknorm'"),
+        (["cost", "no_qknorm", "--price", "cheap"], "cheap"),
         (["generate", " ", "target.device=cpu"], "PROMPT=' '"),
         (["generate", "hi", "--new-tokens", "few"], "few"),
         (["train", "no_qknorm/other"], "no_qknorm"),
@@ -108,7 +110,7 @@ def test_help_shows_every_verb_with_an_example(capsys):
         parser.parse_args(["--help"])
     assert stopped.value.code == 0
     text = capsys.readouterr().out
-    for verb in ("ablate", "train", "evaluate", "generate", "list"):
+    for verb in ("ablate", "explain", "cost", "train", "evaluate", "generate", "list"):
         assert verb in text
         with pytest.raises(SystemExit):
             parser.parse_args([verb, "--help"])
