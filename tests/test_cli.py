@@ -54,8 +54,8 @@ def recorded(monkeypatch):
     calls = []
 
     def install(effect=None):
-        def fake(lab, experiment, results):
-            calls.append((lab, experiment, results))
+        def fake(lab, experiment, results, together):
+            calls.append((lab, experiment, results, together))
             raise effect or UserError("stop here")
 
         monkeypatch.setattr(importlib.import_module("dflash.lab.run"), "run_experiment", fake)
@@ -83,11 +83,18 @@ def recorded(monkeypatch):
 def test_options_and_overrides_mix_in_any_order(argv, recorded, tmp_path):
     calls = recorded()
     assert main(["ablate", "no_qknorm", *argv, "--results", str(tmp_path / "r")]) == 2
-    ((_, experiment, results),) = calls
+    ((_, experiment, results, together),) = calls
+    assert not together
     assert experiment.seeds == (3, 4)
     assert (experiment.config.train.lr, experiment.config.drafter.num_layers) == (0.5, 3)
     assert experiment.config.tier == "smoke"
     assert results == tmp_path / "r"
+
+
+def test_arms_train_together_on_demand(recorded):
+    calls = recorded()
+    assert main(["ablate", "no_qknorm", "--together", "data.mode=online"]) == 2
+    assert calls[0][-1] is True
 
 
 def test_an_interruption_says_how_to_go_on(recorded, capsys):
