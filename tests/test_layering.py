@@ -85,7 +85,8 @@ def test_the_rule_can_fail(tmp_path):
 
 
 def test_heavy_optional_packages_stay_where_they_are_needed():
-    homes = {"datasets": {"data"}, "lightning": {"training"}, "hydra": {"lab"}, "rich": {"lab"}}
+    homes = {"datasets": {"data"}, "lightning": {"training"}}
+    homes |= {package: {"lab"} for package in ("hydra", "ray", "rich", "submitit")}
     for path in files():
         own = layer(".".join(path.relative_to(REPO).with_suffix("").parts))
         for module, _ in imports(path):

@@ -121,3 +121,31 @@ def test_tree_names_every_value_once():
     assert set(tree) == {"target", "drafter", "data", "train", "decode", "seeds"}
     assert "drafter.attention.leak" in valid_names()
     assert isinstance(compose_config(), LabConfig)
+
+
+def test_the_executor_is_no_part_of_what_determines_a_cell():
+    plain = compose_config()
+    elsewhere = compose_config(["executor.kind=ray", "executor.workers=2", "executor.ray.gpus=1"])
+    assert elsewhere.executor.kind == "ray"
+    assert elsewhere.executor.ray.gpus == 1
+    assert elsewhere.tree() == plain.tree()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("executor.kind=cloud", r"executor\.kind='cloud'"),
+        ("executor.workers=0", r"executor\.workers=0 is not valid; allowed: null or an integer"),
+        ("executor.retries=-1", r"executor\.retries=-1 is not valid; allowed: an integer of at"),
+        ("executor.slurm.gpus=-1", r"executor\.slurm\.gpus=-1"),
+        ("executor.slurm.partion=a", r"did you mean 'executor\.slurm\.partition'"),
+    ],
+)
+def test_a_wrong_executor_is_one_line(override, message):
+    with pytest.raises(UserError, match=message):
+        compose_config([override])
+
+
+def test_options_of_slurm_are_free():
+    config = compose_config(["executor.slurm.extra.account=me", "executor.slurm.extra.qos=long"])
+    assert config.executor.slurm.extra == {"account": "me", "qos": "long"}

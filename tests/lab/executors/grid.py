@@ -35,6 +35,15 @@ def tables(directory: Path) -> dict[str, str]:
     }
 
 
+def of_seed(found: Mapping[str, str], seed: int) -> dict[str, str]:
+    """The rows of one seed, and of the floors."""
+    marks = (f"-s{seed}'", "'run_id': 'floor-")
+    return {
+        name: "\n".join(row for row in text.splitlines() if any(mark in row for mark in marks))
+        for name, text in found.items()
+    }
+
+
 def assert_built_once(journal: list[dict[str, object]]) -> None:
     """Every entry has one line in the journal."""
     names = [str(line["name"]) for line in journal]

@@ -14,7 +14,7 @@ from dflash.model.errors import UserError
 from tests.lab.executors.conftest import run
 from tests.lab.executors.grid import assert_built_once, tables
 
-ray = pytest.importorskip("ray", reason="ray is not installed (pip install -e '.[ray]')")
+ray = pytest.importorskip("ray", reason="needs ray (pip install -e '.[ray]')")
 from dflash.lab.executors import ray_cluster  # noqa: E402
 
 

@@ -10,49 +10,56 @@ from pathlib import Path
 import pytest
 
 from dflash.lab.executors.config import ExecutorConfig, SlurmConfig
-from dflash.lab.executors.job import Job
+from dflash.lab.executors.job import Job, Result
 from dflash.model.errors import UserError
 from tests.lab.executors.conftest import run
-from tests.lab.executors.grid import assert_built_once, tables
+from tests.lab.executors.grid import assert_built_once, of_seed, tables
 
 submitit = pytest.importorskip(
     "submitit", reason="submitit is not installed (pip install -e '.[slurm]')"
 )
+import cloudpickle  # noqa: E402
+
 from dflash.lab.executors import slurm  # noqa: E402
 
-# sbatch starts the job at once and says its number; a job in $STUB/lost never starts.
+# sbatch starts the job at once and says its number; if there is a file "lost", the node fails.
 SBATCH = """
-import os, re, shlex, subprocess, sys
+import os, shutil, subprocess, sys
 from pathlib import Path
 stub = Path(os.environ["STUB"])
-text = Path(sys.argv[1]).read_text()
 number = str(1000 + len(list(stub.glob("job*"))))
-(stub / f"job{number}").write_text(text)
-command = shlex.split(text.strip().splitlines()[-1])
-python = command.index(sys.executable)
-if not (stub / "lost").exists():
-    env = os.environ | {"SLURM_JOB_ID": number, "SLURM_NTASKS": "1", "SLURM_JOB_NUM_NODES": "1",
-                        "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
-                        "SLURM_JOB_NODELIST": "here"}
-    log = (stub / f"log{number}").open("w")
-    command[-1] = command[-1].replace("%j", number)
-    subprocess.Popen(command[python:], env=env, stdout=log, stderr=log)
-else:
+script = shutil.copy(sys.argv[1], stub / f"job{number}")
+if (stub / "lost").exists():
     (stub / "lost").unlink()
-    (stub / f"dead{number}").touch()
+    (stub / f"NODE_FAIL{number}").touch()
+else:
+    names = ("JOB_ID", "NTASKS", "JOB_NUM_NODES", "NODEID", "PROCID", "LOCALID")
+    slurm = dict(zip((f"SLURM_{name}" for name in names), (number, "1", "1", "0", "0", "0")))
+    body = f"bash {script}; touch {stub}/COMPLETED{number}"
+    log = (stub / f"log{number}").open("w")
+    subprocess.Popen(["bash", "-c", body], env=os.environ | slurm, stdout=log, stderr=log)
 print("Submitted batch job", number)
 """
+SRUN = """
+import os, sys
+command = sys.argv[sys.argv.index(sys.executable):]
+command[-1] = command[-1].replace("%j", os.environ["SLURM_JOB_ID"])
+os.execv(command[0], command)
+"""
 SACCT = """
-import os, re, sys
+import os, sys
 from pathlib import Path
 print("JobID|State|NodeList")
 for number in (word for word in sys.argv if word.isdigit()):
-    dead = (Path(os.environ["STUB"]) / f"dead{number}").exists()
-    print(f"{number}|{'NODE_FAIL' if dead else 'RUNNING'}|here")
+    (state, *_) = [path.name[: -len(number)]
+                   for path in Path(os.environ["STUB"]).glob(f"[A-Z]*{number}")] or ["RUNNING"]
+    print(f"{number}|{state}|here")
 """
-SCANCEL = (
-    "import os, sys; open(os.path.join(os.environ['STUB'], 'cancelled'), 'a').write(sys.argv[1])"
-)
+SCANCEL = """
+import os, sys
+from pathlib import Path
+(Path(os.environ["STUB"]) / "cancelled").write_text(sys.argv[1])
+"""
 
 
 @pytest.fixture
@@ -60,7 +67,7 @@ def stub(tmp_path, monkeypatch) -> Path:
     """A folder with Slurm's commands, on the path."""
     folder = tmp_path / "slurm"
     folder.mkdir()
-    bodies = {"sbatch": SBATCH, "sacct": SACCT, "scancel": SCANCEL, "srun": ""}
+    bodies = {"sbatch": SBATCH, "sacct": SACCT, "scancel": SCANCEL, "srun": SRUN}
     for name, body in bodies.items():
         path = folder / name
         path.write_text(f"#!{sys.executable}\n{body}")
@@ -74,25 +81,33 @@ def stub(tmp_path, monkeypatch) -> Path:
 
 
 def test_the_grid_on_submitit_gives_the_same_tables(whole, tmp_path, monkeypatch):
+    """One seed of it: every job starts a process of its own."""
     monkeypatch.setattr(slurm, "POLL", 0.05)
     options = ("executor.kind=slurm", "executor.slurm.cluster=local", "executor.workers=2")
-    lab, finished = run(tmp_path, *options)
+    lab, finished = run(tmp_path, *options, "seeds=[0]")
     assert finished.failed == []
-    assert tables(finished.directory) == whole
+    assert tables(finished.directory) == of_seed(whole, 0)
     assert_built_once(lab.store.journal())
 
 
-def test_a_cell_on_slurm_survives_a_lost_node(stub, tmp_path):
+class Nothing:
+    """Work without a target; it needs none of our modules where it runs."""
+
+    def __call__(self) -> dict[str, object]:
+        return {"entries": {}}
+
+
+def test_a_job_on_a_lost_node_is_submitted_again(stub, lab, monkeypatch):
     (stub / "lost").touch()
-    options = ("executor.kind=slurm", "executor.slurm.partition=gpu", "seeds=[0]")
-    more = ("executor.slurm.gpus=2", "executor.slurm.extra={account: me}", "executor.workers=1")
-    lab, finished = run(tmp_path, *options, *more)
-    assert finished.failed == []
-    assert_built_once(lab.store.journal())
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    monkeypatch.setattr(slurm, "Work", lambda *given: Nothing())
+    asked = SlurmConfig(partition="gpu", gpus=2, extra={"account": "me"})
+    executor = slurm.Slurm(lab, ExecutorConfig("slurm", slurm=asked))
+    assert list(executor.run([job()])) == [(job(), Result({}))]
     assert any("worker lost (job 1000, NODE_FAIL" in text for text in lab.said)
-    asked = (stub / "job1001").read_text()
+    script = (stub / "job1001").read_text()
     for line in ("partition=gpu", "gpus-per-node=2", "account=me", "time=240", "mem=64GB"):
-        assert f"#SBATCH --{line}" in asked
+        assert f"#SBATCH --{line}" in script
 
 
 def test_what_is_queued_is_cancelled_with_the_run(stub, lab, monkeypatch):
