@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dflash.cli import main
+from dflash.lab.code_version import version_of
 from dflash.lab.experiment import load_experiment
 from dflash.lab.locks import locked, only_user, use_store
 from dflash.lab.run import run_experiment
@@ -25,11 +26,12 @@ from dflash.lab.upkeep.journal import journal_lines
 from dflash.lab.upkeep.words import age_text, parse_age, size_text
 from dflash.model.errors import UserError
 
+MODULES = {"dflash.x": "1"}
 REPO = Path(__file__).resolve().parents[2]
 
 
 def key(stage: str, number: int = 0, **inputs: str) -> Key:
-    return Key(stage, {"number": number}, inputs, "c", {"dflash.x": "1"})
+    return Key(stage, {"number": number}, inputs, version_of(MODULES), MODULES)
 
 
 def fill(directory: Path) -> None:
