@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dflash.lab.budget import RULES, match_planned
 from dflash.lab.experiment import Experiment
 from dflash.lab.grid import plan_arms, run_id_of
 from dflash.lab.lineage import experiment_keys
 from dflash.lab.stages.common import Lab
-from dflash.lab.stages.target import target_key
+from dflash.lab.stages.target import target_info, target_key
 from dflash.lab.store import Key
+from dflash.model.errors import UserError
 
 
 @dataclass
@@ -29,6 +31,11 @@ def wanted_entries(lab: Lab, experiment: Experiment, arm: str | None = None) -> 
     Raises:
         UserError: an arm that the experiment does not have, or one that cannot run.
     """
+    if experiment.match and not RULES[experiment.match].planned:
+        raise UserError(
+            f"match={experiment.match} is decided when the experiment runs; name entries"
+        )
+    experiment = match_planned(lab, experiment, target_info)
     arms = experiment.arms if arm is None else (experiment.arm(arm),)
     targets = {item.name: [target_key(item.config.target)] for item in experiment.arms}
     if not all(lab.store.has(key) for keys in targets.values() for key in keys):
