@@ -35,12 +35,12 @@ def wanted_entries(lab: Lab, experiment: Experiment, arm: str | None = None) -> 
         raise UserError(
             f"match={experiment.match} is decided when the experiment runs; name entries"
         )
-    experiment = match_planned(lab, experiment, target_info)
     arms = experiment.arms if arm is None else (experiment.arm(arm),)
     targets = {item.name: [target_key(item.config.target)] for item in experiment.arms}
     if not all(lab.store.has(key) for keys in targets.values() for key in keys):
         return _by_name({item.name: targets[item.name] for item in arms})
-    runs = experiment_keys(experiment, plan_arms(lab, experiment))
+    matched = match_planned(lab, experiment, target_info)
+    runs = experiment_keys(matched, plan_arms(lab, matched))
     own = {run_id_of(item, seed) for item in arms for seed in experiment.seeds}
     return _by_name({run: keys for run, keys in runs.items() if arm is None or run in own})
 
