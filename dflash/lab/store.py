@@ -127,6 +127,7 @@ class Store:
         """
         with no_space_is_user_error(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
+            use_store(self.root)
             return claim(self.root / f"{name}.claim{LOCK}", wait)
 
     def journal(self) -> list[dict[str, Any]]:

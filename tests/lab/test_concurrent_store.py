@@ -55,7 +55,7 @@ def check():
     assert not found, found
 
 end = time.monotonic() + float(seconds)
-while time.monotonic() < end:
+while time.monotonic() < end and os.getppid() != 1:  # 1: the test is gone
     {"build": build, "clean": clean, "check": check}[verb]()
 """
 

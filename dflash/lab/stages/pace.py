@@ -15,12 +15,16 @@ from typing import Any
 from dflash.lab.config import LabConfig
 from dflash.lab.schema import plain
 from dflash.lab.stages.answers import Answers, answers_key, build_answers
-from dflash.lab.stages.common import Lab, read_json, write_json
+from dflash.lab.stages.common import Code, Lab, read_json, write_json
 from dflash.lab.stages.features import build_split_features
 from dflash.lab.stages.target import TargetInfo
-from dflash.lab.stages.train import CODE, feature_source
+from dflash.lab.stages.train import feature_source
 from dflash.lab.store import Key
 
+CODE = Code(
+    roots=("dflash.lab.stages.pace", "dflash.training.run"),
+    packages=("dflash.training", "dflash.data", "dflash.target", "dflash.model"),
+)
 PACE = "pace.json"
 STEPS = 24
 TURNS = ("control", "arm", "arm", "control")  # drift of the machine's speed cancels
