@@ -39,7 +39,6 @@ class TrainClock(Callback):
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.is_global_zero:
             self.path.write_text(json.dumps(self.state_dict()))
-        trainer.strategy.barrier()  # every process reads it next
 
     def uncounted(self, pace: Pace) -> Pace:
         """``pace`` with the clock held while it waits for others."""

@@ -16,6 +16,7 @@ from dflash.model import DFlashDraftModel, TrainingLayout
 from dflash.training.config import TrainConfig
 from dflash.training.losses import IGNORED, POSITION_WEIGHTS, block_loss, label_weights
 from dflash.training.optim import build_optimizer, build_schedule
+from dflash.training.sharding import is_sharded, shard
 
 
 class Borrowed:
@@ -49,6 +50,11 @@ class DrafterTraining(L.LightningModule):
         self.register_buffer("position_weights", weights, persistent=False)
         self.register_buffer("rows_of_tokens", token_rows(drafter), persistent=False)
 
+    def configure_model(self) -> None:
+        """Spread the drafter over the processes where the strategy is to shard it."""
+        if self.device_mesh is not None and not is_sharded(self.drafter):
+            shard(self.drafter, self.device_mesh["data_parallel"])
+
     def training_step(self, batch: list[BlockBatch], batch_idx: int) -> None:
         """One optimizer step: the micro-batches of the global batch, their losses added up."""
         optimizer = cast(LightningOptimizer, self.optimizers())
@@ -78,7 +84,8 @@ class DrafterTraining(L.LightningModule):
 
     def numerator(self, batch: BlockBatch, labels: Tensor, weights: Tensor) -> Tensor:
         """Weighted sum of slot losses of one micro-batch."""
-        if not bool((weights > 0).any()):  # nothing supervised here: a zero with a graph
+        idle = not bool((weights > 0).any())  # nothing supervised here: a zero with a graph
+        if idle and not is_sharded(self.drafter):  # whose processes gather parameters together
             return sum(p.sum() for p in self.drafter.parameters() if p.requires_grad) * 0.0
         hidden = block_states(self.drafter, batch, self.borrowed.embedding, self.config.attention)
         weight, bias = self.drafter.head_rows(self.borrowed.head)

@@ -6,7 +6,7 @@ nothing can be said about it (design §6).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -14,18 +14,22 @@ from torch import Tensor, nn
 
 def starting_values(drafter: nn.Module) -> dict[str, Tensor]:
     """A copy of every parameter, in the memory of the host: it waits until training is over."""
-    return {name: value.detach().to("cpu", copy=True) for name, value in _trained(drafter)}
+    return {
+        name: value.detach().to("cpu", copy=True)
+        for name, value in drafter.named_parameters()
+        if value.requires_grad
+    }
 
 
-def largest_moves(drafter: nn.Module, start: dict[str, Tensor]) -> dict[str, float]:
+def largest_moves(state: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> dict[str, float]:
     """Component -> largest absolute change of any of its parameters since ``start``.
 
     Components are those of :func:`components_of`; one that a drafter lacks is absent.
     """
     moves: dict[str, float] = {}
-    for name, value in _trained(drafter):
-        now = value.detach().to("cpu", torch.float32)
-        move = float((now - start[name].float()).abs().max())
+    for name, before in start.items():
+        now = state[name].detach().to("cpu", torch.float32)
+        move = float((now - before.float()).abs().max())
         for component in components_of(name):
             moves[component] = max(moves.get(component, 0.0), move)
     return moves
@@ -42,7 +46,3 @@ def components_of(parameter: str) -> tuple[str, ...]:
         return (parts[0],)
     own = parts[3] if parts[2] == "self_attn" else parts[2]
     return (own, f"layers.{parts[1]}")
-
-
-def _trained(drafter: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    return ((name, value) for name, value in drafter.named_parameters() if value.requires_grad)

@@ -34,6 +34,7 @@ from dflash.training.lockstep import Pace, alone
 from dflash.training.module import Borrowed, DrafterTraining
 from dflash.training.moves import largest_moves, starting_values
 from dflash.training.precision import precision_of
+from dflash.training.sharding import strategy_of, whole_state
 from dflash.training.trackers import build_tracker, log_parameters
 
 CHECKPOINT = "last.ckpt"
@@ -161,13 +162,15 @@ def train_drafter(
         )
     except SystemExit:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from None
+    state = whole_state(drafter)
     if trainer.is_global_zero:
-        _save(drafter, directory / DRAFTER)
+        _save(drafter, state, directory / DRAFTER)
+    trainer.strategy.barrier()  # the first process has written what the others read next
     return TrainResult(
         path=directory / DRAFTER,
-        parameters=sum(p.numel() for p in drafter.parameters() if p.requires_grad),
+        parameters=sum(value.numel() for value in start.values()),
         steps=steps,
-        moved=largest_moves(drafter, start),
+        moved=largest_moves(state, start),
         **json.loads((directory / FINISHED).read_text()),
         **json.loads((directory / FED).read_text()),
     )
@@ -217,7 +220,7 @@ def build_trainer(
         max_epochs=1,
         accelerator=device.type,
         devices=devices_of(config, device),
-        strategy=config.strategy,
+        strategy=strategy_of(config),
         precision=cast(Any, precision_of(config.precision, device)),
         logger=build_tracker(config.logger, directory, resumed_step(directory)),
         callbacks=[*watchers, resume_points, *bars],
@@ -268,12 +271,12 @@ class _Rows:
         return self.source.row(self.rows[index])
 
 
-def _save(drafter: DFlashDraftModel, path: Path) -> None:
+def _save(drafter: DFlashDraftModel, state: dict[str, torch.Tensor], path: Path) -> None:
     """Write the checkpoint beside, then rename; attention implementation is not part of it."""
     temporary = path.with_name(f".{path.name}")
     shutil.rmtree(temporary, ignore_errors=True)
     drafter.config._attn_implementation = "sdpa"
-    drafter.save_pretrained(temporary)
+    drafter.save_pretrained(temporary, state_dict=dict(state))  # it empties what it is given
     if path.exists():
         shutil.rmtree(path)
     os.replace(temporary, path)

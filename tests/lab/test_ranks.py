@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -10,7 +13,9 @@ from dflash.lab.config import compose_config
 from dflash.lab.pipeline import check_cell, train_cell
 from dflash.lab.stages.ranks import ERROR, WORK, check_ranks
 from dflash.lab.stages.target import target_info
+from dflash.lab.stages.train import Trained
 from dflash.model.errors import UserError
+from tests.lab.executors.conftest import forked
 
 STEPS = ("train.steps=4", "train.sequences=4")
 
@@ -26,18 +31,52 @@ def trained(lab, small, small_overrides):
     return train
 
 
-def test_two_ranks_train_the_drafter_of_one_process(trained, lab):
-    one, two = trained(), trained("train.devices=2")
-    assert one.name != two.name
+def assert_same_drafter(one: Trained, two: Trained) -> None:
+    """Equal but for the order in which numbers were added up."""
     weights = [load_file(each.checkpoint / "model.safetensors") for each in (one, two)]
     assert weights[0].keys() == weights[1].keys()
     for name, value in weights[0].items():
         torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-6, msg=name)
-    same = ("tokens", "steps", "parameters", "device", "path")
+    same = ("tokens", "steps", "parameters", "device", "path", "order_hash", "init_hash")
     assert {key: one.facts[key] for key in same} == {key: two.facts[key] for key in same}
     assert two.facts["final_loss"] == pytest.approx(one.facts["final_loss"], rel=1e-5)
+    assert two.facts["moved"] == pytest.approx(one.facts["moved"], rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("ddp",),
+        ("fsdp", "drafter.mask_embedding=learned", "drafter.num_layers=2"),
+    ],
+)
+def test_two_ranks_train_the_drafter_of_one_process(trained, lab, options):
+    strategy, *switches = options
+    spread = ("train.devices=2", f"train.strategy={strategy}", "train.micro_batch=1")
+    one, two = trained(*switches), trained(*switches, *spread)
+    assert one.name != two.name
+    assert_same_drafter(one, two)
     assert not {WORK, ERROR} & {path.name for path in two.checkpoint.parent.iterdir()}
     assert lab.store.entries("train") == [one.checkpoint.parent, two.checkpoint.parent]
+
+
+def test_ranks_end_with_the_command_and_shards_resume(trained, lab, small_overrides):
+    """``kill -9`` of the command that started them."""
+    spread = ("train.devices=2", "train.strategy=fsdp")
+    steps = ("train.steps=20", "train.checkpoint_every=1")
+    words = ["train", *small_overrides, *STEPS, *steps, *spread, "seeds=[0]"]
+    process = forked([*words, "--store", str(lab.store.root)])
+    while not list(lab.store.root.glob("train-*.partial/last.ckpt")):
+        assert process.is_alive()
+        time.sleep(0.01)
+    ranks = psutil.Process(process.pid).children(recursive=True)
+    assert len(ranks) >= 2
+    process.kill()
+    process.join()
+    assert psutil.wait_procs(ranks, timeout=20)[1] == []
+    assert lab.store.entries("train") == []
+    two, one = trained(*steps, *spread), trained(*steps)
+    assert_same_drafter(one, two)
 
 
 def test_what_a_rank_says_is_the_error(trained, lab):
@@ -49,8 +88,7 @@ def test_what_a_rank_says_is_the_error(trained, lab):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("train.strategy=fsdp", r"train\.strategy='fsdp' is not valid; allowed: auto, ddp"),
-        ("train.strategy=ddp_fork", r"train\.strategy='ddp_fork' is not valid"),
+        ("train.strategy=ddp_fork", r"train\.strategy='ddp_fork' is not valid; allowed: auto, ddp"),
         ("target.device=cuda:0", r"target\.device='cuda:0' is not valid"),
     ],
 )
@@ -64,6 +102,12 @@ def test_impossible_combinations_are_one_line(
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UserError, match=message):
         check_cell(compose_config([*small_overrides, "train.devices=2", override]), info)
+
+
+def test_sharded_ranks_need_equal_shares(small, small_overrides):
+    options = ["train.devices=2", "train.sequences=3", "train.strategy=fsdp"]
+    with pytest.raises(UserError, match=r"train\.sequences=3 is not valid; allowed: a multiple"):
+        check_ranks(compose_config([*small_overrides, *options]))
 
 
 def test_more_ranks_than_gpus_are_refused(small, small_overrides, monkeypatch):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Both begin with a dot, so that the entry does not keep them.
 WORK, ERROR = ".rank.json", ".error.txt"
-STRATEGIES = ("auto", "ddp")
+STRATEGIES = ("auto", "ddp", "fsdp")
 
 
 class RankError(RuntimeError):
@@ -42,6 +42,9 @@ def check_ranks(config: LabConfig) -> None:
         return
     if strategy not in STRATEGIES:
         raise UserError.of("train.strategy", strategy, ", ".join(STRATEGIES))
+    if strategy == "fsdp" and config.train.sequences % devices:
+        allowed = f"a multiple of train.devices={devices} with train.strategy=fsdp"
+        raise UserError.of("train.sequences", config.train.sequences, allowed)
     if device_of(config.target.device).type == "cuda":
         if config.target.device not in ("auto", "cuda"):
             allowed = "auto or cuda, which mean one device for every rank"

@@ -49,16 +49,20 @@ def run(place: Path, *overrides: str, name: str = "twelve") -> Any:
     return lab, run_experiment(lab, experiment, place)
 
 
-def spawn(place: Path, *overrides: str) -> BaseProcess:
-    """The same command as a process of its own, forked where all imports are done already."""
+def forked(words: list[str]) -> BaseProcess:
+    """A command as a process of its own, forked where all imports are done already."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.lab.executors.grid", "dflash.lab.run", *SLOW])
-    places = ["--store", str(place / "store"), "--results", str(place)]
-    words = ["ablate", "twelve", *SMALL, SEEDS, *overrides, *places]
     environment = {"DFLASH_EXPERIMENTS": os.environ["DFLASH_EXPERIMENTS"]}
     process = context.Process(target=command, args=(words, environment))
     process.start()
     return process
+
+
+def spawn(place: Path, *overrides: str) -> BaseProcess:
+    """The experiment as a command."""
+    places = ["--store", str(place / "store"), "--results", str(place)]
+    return forked(["ablate", "twelve", *SMALL, SEEDS, *overrides, *places])
 
 
 @pytest.fixture(scope="session")
