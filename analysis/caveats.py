@@ -21,6 +21,7 @@ def caveats(result: Result, table: pd.DataFrame) -> list[str]:
         *_where(result, rows),
         *_matched(result.runs),
         *_start(result),
+        *_budget(result),
         *_seeds_and_prompts(result, table, rows),
         *_noise(result, table),
         *_loops(table, rows),
@@ -105,6 +106,20 @@ def _start(result: Result) -> list[str]:
         for arm, diff in result.config["arms"].items()
         if any(name.startswith(FITTED) for name in diff)
     ]
+
+
+def _budget(result: Result) -> list[str]:
+    """Which budget the arms share by design, and by which setting."""
+    settings = [
+        f"{arm} by {key}={value}"
+        for arm, setting in result.config.get("matched", {}).items()
+        for key, value in setting.items()
+    ]
+    return (
+        [f"Arms have the control's {result.config['match']}: {', '.join(settings)}."]
+        if settings
+        else []
+    )
 
 
 def _seeds_and_prompts(result: Result, table: pd.DataFrame, rows: pd.DataFrame) -> list[str]:

@@ -98,14 +98,11 @@ def tau_by_bench(table: pd.DataFrame, answers: str = ALL_ANSWERS) -> Figure:
 
 
 def _stamp_seeds(axes: Axes, rows: pd.DataFrame) -> None:
-    """Say across the axes that the drafters rest on too few seeds."""
+    """Say above the axes that the drafters rest on too few seeds."""
     seeds = rows.loc[(rows["kind"] == "drafter") & (rows["bench"] == "all"), "seeds"]
     if len(seeds) and seeds.min() < MIN_SEEDS:
         text = stamps(MIN_PROMPTS, int(seeds.min()))[0].upper()
-        axes.text(
-            0.98, 0.98, text, transform=axes.transAxes, ha="right", va="top", color=STAMP_COLOUR,
-            fontweight="bold",
-        )  # fmt: skip
+        axes.set_title(text, loc="right", color=STAMP_COLOUR, fontweight="bold")
 
 
 @_styled

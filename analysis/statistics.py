@@ -81,7 +81,7 @@ def bootstrap_ratio(
     t interval: the drawn ratios are stretched about the estimate until 1.96 of their standard
     deviations are t standard errors (`clustered_error`). Left alone, three seeds drawn with
     replacement are far too narrow when seeds matter (79% in the worst case below) and too wide
-    when only the residual does. In simulation (tests/analysis/test_power.py; 12 to 200 prompts, 3
+    when only the residual does. In simulation (tests/analysis/simulated.py; 12 to 200 prompts, 3
     and 5 seeds) A/A intervals cover 0 in 93 to 97% of cases where prompts or seeds lead, and in 98
     to 99% where the residual does. One prompt gives an estimate without an interval.
     """

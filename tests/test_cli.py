@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 
 import pytest
 
@@ -23,6 +25,8 @@ from dflash.model.errors import UserError
         (["ablate", "no_qknorm", "--wat"], "'--wat' is not understood"),
         (["ablate", "no_qknorm", "oops"], "oops"),
         (["ablate"], "NAME"),
+        (["explain", "no_qnorm"], "did you mean 'no_qknorm'"),
+        (["cost", "no_qknorm", "--price", "cheap"], "cheap"),
         (["generate", " ", "target.device=cpu"], "PROMPT=' '"),
         (["generate", "hi", "--new-tokens", "few"], "few"),
         (["train", "no_qknorm/other"], "no_qknorm"),
@@ -42,6 +46,14 @@ def test_a_mistake_is_one_line_and_status_two(argv, message, capsys, tmp_path):
     assert message in output.err
 
 
+def test_a_reader_that_has_read_enough_is_no_fault():
+    program = [sys.executable, "-m", "dflash", "list"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 1
+
+
 def test_list_names_every_experiment(capsys):
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -55,7 +67,7 @@ def recorded(monkeypatch):
 
     def install(effect=None):
         def fake(lab, experiment, results, together):
-            calls.append((lab, experiment, results))
+            calls.append((lab, experiment, results, together))
             raise effect or UserError("stop here")
 
         monkeypatch.setattr(importlib.import_module("dflash.lab.run"), "run_experiment", fake)
@@ -83,11 +95,18 @@ def recorded(monkeypatch):
 def test_options_and_overrides_mix_in_any_order(argv, recorded, tmp_path):
     calls = recorded()
     assert main(["ablate", "no_qknorm", *argv, "--results", str(tmp_path / "r")]) == 2
-    ((_, experiment, results),) = calls
+    ((_, experiment, results, together),) = calls
+    assert not together
     assert experiment.seeds == (3, 4)
     assert (experiment.config.train.lr, experiment.config.drafter.num_layers) == (0.5, 3)
     assert experiment.config.tier == "smoke"
     assert results == tmp_path / "r"
+
+
+def test_arms_train_together_on_demand(recorded):
+    calls = recorded()
+    assert main(["ablate", "no_qknorm", "--together", "data.mode=online"]) == 2
+    assert calls[0][-1] is True
 
 
 def test_an_interruption_says_how_to_go_on(recorded, capsys):
@@ -108,7 +127,7 @@ def test_help_shows_every_verb_with_an_example(capsys):
         parser.parse_args(["--help"])
     assert stopped.value.code == 0
     text = capsys.readouterr().out
-    for verb in ("ablate", "train", "evaluate", "generate", "list"):
+    for verb in ("ablate", "explain", "cost", "train", "evaluate", "generate", "list"):
         assert verb in text
         with pytest.raises(SystemExit):
             parser.parse_args([verb, "--help"])

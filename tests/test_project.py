@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "results/README.md")
-LINKED = (*DOCUMENTS, "CHANGELOG.md", "docs/switches.md")
+LINKED = (*DOCUMENTS, "CHANGELOG.md", "docs/switches.md", "docs/statistics.md")
 
 
 def read(name: str) -> str:
@@ -147,8 +147,9 @@ def test_help_lists_every_public_target():
     } == set()
 
 
-def test_ablate_without_an_experiment_is_one_line_and_exit_2():
-    result = make("ablate")
+@pytest.mark.parametrize("verb", ["ablate", "explain", "cost"])
+def test_a_verb_without_its_experiment_is_one_line_and_exit_2(verb):
+    result = make(verb)
     assert result.returncode == 2
     assert len(result.stderr.strip().splitlines()) == 1
     assert "EXP is missing" in result.stderr
@@ -187,6 +188,21 @@ def test_options_become_overrides(checkout):
     expected = ["target=t", "tier=smoke", "seeds=[0,1]", "drafter.num_layers=3", "taps=[1,8]"]
     expected += ["note=a  b", "glob=*", "~data.eval.gsm8k", "end=a;b"]
     assert result.stdout.strip() == str(["ablate", "no_qknorm", *expected]), result.stderr
+
+
+@pytest.mark.parametrize("verb", ["explain", "cost"])
+def test_plans_take_options_and_arguments(checkout, verb):
+    result = make(verb, "EXP=taps", "TARGET=t", "ARGS=--price 2", folder=checkout)
+    assert result.stdout.strip() == str([verb, "taps", "target=t", "--price", "2"]), result.stderr
+
+
+def test_a_quota_reaches_the_environment(checkout):
+    binary = checkout / ".venv" / "bin" / "dflash"
+    binary.write_text(f"#!{sys.executable}\nimport os\nprint(os.environ.get('DFLASH_QUOTA'))\n")
+    quota = "gpu_hours=10 disk_gb=200"
+    for verb in ("ablate", "cost"):
+        assert make(verb, "EXP=taps", f"QUOTA={quota}", folder=checkout).stdout.strip() == quota
+        assert make(verb, "EXP=taps", folder=checkout).stdout.strip() == "None"
 
 
 def test_an_open_quote_in_set_is_a_mistake_of_the_users(checkout):

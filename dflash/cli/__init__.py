@@ -6,6 +6,7 @@ Exit status: 0; 2 after a mistake of the user's, with one line on stderr; 1 afte
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -57,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print(f"dflash: {RESUME}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever read our output has read enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 

@@ -56,11 +56,10 @@ def _explain(arguments: argparse.Namespace) -> int:
     lab, plan, stated = _planned(arguments)
 
     from dflash.lab.plan.explain import explain_text
-    from dflash.lab.plan.rates import measured_rate
+    from dflash.lab.plan.rates import expected_rate
     from dflash.model.flops import STEP_CONTEXT
 
-    here = plan.target.info.device
-    rate = stated.rate() or measured_rate(lab.store, plan.cells[0], lambda name: name == here)
+    rate = stated.rate() or expected_rate(lab.store, plan.cells[0])
     context = STEP_CONTEXT if arguments.context is None else arguments.context
     say(explain_text(lab, plan, rate, context))
     return 0

@@ -104,12 +104,21 @@ def write_rollouts(path: Path, rollouts: Sequence[Rollout]) -> None:
     """Write rollouts as one parquet file, atomically."""
     columns = {name: [getattr(row, name) for row in rollouts] for name in SCHEMA.names}
     with replacing(path) as place:
-        pq.write_table(pa.table(columns, schema=SCHEMA), place, compression="zstd")
+        table = pa.table(columns, schema=SCHEMA)
+        pq.write_table(table, place, compression="zstd", write_page_checksum=True)
 
 
 def read_rollouts(path: Path) -> list[Rollout]:
-    """Read what :func:`write_rollouts` wrote."""
-    rows = pq.read_table(path, schema=SCHEMA).to_pylist()
+    """Read what :func:`write_rollouts` wrote.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        table = pq.read_table(path, schema=SCHEMA, page_checksum_verification=True)
+        rows = table.to_pylist()
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not readable: {' '.join(str(error).split())}") from None
     for row in rows:
         for name in ("prompt_ids", "answer_ids"):
             row[name] = np.asarray(row[name], dtype=np.int32)

@@ -17,6 +17,7 @@ from dflash.lab.grid import PlannedArm, floor_id_of, run_id_of
 from dflash.lab.pipeline import cell_keys, floor_keys
 from dflash.lab.provenance import source_tree
 from dflash.lab.stages.common import write_json
+from dflash.lab.stages.pace import pace_key
 from dflash.lab.stages.target import target_key
 from dflash.lab.stages.train import DIFF, Trained
 from dflash.lab.store import Key
@@ -53,5 +54,10 @@ def experiment_keys(experiment: Experiment, planned: Sequence[PlannedArm]) -> di
         for item in planned
         for seed in experiment.seeds
     }
+    if experiment.match == "wall_time":  # without its measurements the arms would get other steps
+        for item in planned[1:]:
+            pace = pace_key(control.arm.config, item.arm.config, item.info)
+            for seed in experiment.seeds:
+                runs[run_id_of(item.arm, seed)].append(pace)
     floors = floor_keys(control.arm.config, control.info)
     return runs | {floor_id_of(name): [key] for name, key in floors.items()}

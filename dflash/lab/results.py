@@ -121,7 +121,7 @@ def write_table(path: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Non
     table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
     table = table.replace_schema_metadata({VERSION_KEY: str(SCHEMA_VERSION).encode()})
     with replacing(path) as place:
-        pq.write_table(table, place)
+        pq.write_table(table, place, write_page_checksum=True)
 
 
 def read_table(path: Path) -> list[Row]:
@@ -131,8 +131,8 @@ def read_table(path: Path) -> list[Row]:
         UserError: the file is of another schema version, or not readable.
     """
     try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
+        table = pq.read_table(path, page_checksum_verification=True)
+    except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path} is not readable: {' '.join(str(error).split())}") from None
     version = (table.schema.metadata or {}).get(VERSION_KEY, b"none").decode()
     if version != str(SCHEMA_VERSION):

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from dflash.lab.code_version import version_of
 from dflash.lab.files import is_disk_full, write_text
 from dflash.lab.journal import note, read_journal
 from dflash.lab.locks import claim, locked, use_store
@@ -126,6 +127,7 @@ class Store:
         """
         with no_space_is_user_error(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
+            use_store(self.root)
             return claim(self.root / f"{name}.claim{LOCK}", wait)
 
     def journal(self) -> list[dict[str, Any]]:
@@ -159,9 +161,10 @@ def read_manifest(entry: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((entry / MANIFEST).read_text(encoding="utf-8"))
         parts = {name: manifest[name] for name in ("stage", "config", "inputs", "code")}
+        modules, _ = manifest.get("modules", {}), manifest["files"]  # older ones name no modules
     except (OSError, ValueError, TypeError, KeyError):
         raise _damaged(entry, f"{MANIFEST} is missing or unreadable") from None
-    if Key(**parts).name != entry.name:
+    if Key(**parts).name != entry.name or (modules and version_of(modules) != parts["code"]):
         raise _damaged(entry, f"{MANIFEST} is of another entry, or was changed")
     return dict(manifest)
 

@@ -66,7 +66,7 @@ def test_prompts_stamps_and_verdicts_are_written(table: pd.DataFrame) -> None:
 
 
 @pytest.mark.parametrize(("seeds", "stamp"), [([0], "SINGLE SEED"), ([0, 1], "TOO FEW SEEDS (2)")])
-def test_few_seeds_are_stamped_across_the_figure(
+def test_few_seeds_are_stamped_above_the_figure(
     make_result: Make, seeds: list[int], stamp: str
 ) -> None:
     directory = make_result(arms=ARMS, benches={"gsm8k": 12}, seeds=seeds)

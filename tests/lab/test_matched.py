@@ -12,7 +12,8 @@ from analysis.load import load
 from dflash.cli import main
 from dflash.data.order import StepOrder
 from dflash.lab.config import compose_config, config_from_tree
-from dflash.lab.experiment import Arm, list_experiments, load_experiment
+from dflash.lab.experiment import Arm, load_experiment
+from dflash.lab.experiment_file import list_experiments
 from dflash.lab.grid import Outcome, PlannedArm
 from dflash.lab.invariants import parse_invariants
 from dflash.lab.matched import prove_matched

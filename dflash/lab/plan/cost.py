@@ -9,6 +9,7 @@ from dflash.lab.plan.memory import training_memory
 from dflash.lab.plan.rates import UNKNOWN
 from dflash.lab.plan.text import heading, note, paragraph, scaled, size, table
 from dflash.lab.stages.common import Lab
+from dflash.model.errors import UserError
 
 STAGES = ("rollouts", "features", "train", "replay", "autoregressive", "decode")
 ASSUMED = (
@@ -25,7 +26,12 @@ def cost_text(lab: Lab, plan: Plan, bill: Bill, speed: Speed | None, price: floa
     Args:
         speed: None where nothing was measured or stated.
         price: of one GPU for an hour, in whatever currency; None prints none.
+
+    Raises:
+        UserError: a price below 0.
     """
+    if price is not None and not 0 <= price < float("inf"):
+        raise UserError.of("--price", price, "a number from 0 on")
     lines = [f"{plan.experiment.name}: what it still needs on one GPU"]
     lines += paragraph("target", target_text(plan))
     lines += paragraph("cells", f"{len(plan.cells)} arms x {len(plan.experiment.seeds)} seeds")

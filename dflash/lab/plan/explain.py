@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from dflash.lab.budget import match_text
 from dflash.lab.grid import diff_lines, work_text
 from dflash.lab.plan.data import Lengths
-from dflash.lab.plan.entries import Plan
+from dflash.lab.plan.entries import Entry, Plan
 from dflash.lab.plan.memory import FORMULA, training_memory
 from dflash.lab.plan.rates import UNKNOWN, Rate
 from dflash.lab.plan.text import duration, heading, note, paragraph, scaled, size, table
@@ -21,6 +21,10 @@ from dflash.model.flops import Work, forward_flops
 from dflash.training.losses import POSITION_WEIGHTS
 
 T = TypeVar("T")
+COUNTED = (
+    "FLOPs: forward and backward of the drafter, and with data.mode=online the target's forward. A "
+    "resume point is there only while a run lasts."
+)
 RESUME_POINT = 12  # bytes a parameter: fp32 weights and Adam's two moments
 
 
@@ -87,23 +91,20 @@ def arm_lines(plan: Plan) -> list[str]:
 
 
 def flop_lines(plan: Plan, context: int) -> list[str]:
-    """Parameters and operations."""
+    """Parameters, and operations of drafting by part."""
     rows = []
     for item, cell in zip(plan.planned, plan.cells, strict=True):
         block = cell.switches.block_size
         step = Work.of_draft_step(context, block)
         draft = forward_flops(cell.sizes, cell.switches, len(cell.taps), step)
         counts = [draft.fusion, draft.attention, draft.mlp, draft.head, draft.total]
-        counts += [cell.run_flops.total / max(1, cell.steps), cell.run_flops.total]
         rows.append([item.arm.name, scaled(item.parameters, ""), *(scaled(n, "") for n in counts)])
     columns = ["arm", "parameters", "fusion", "attention", "mlp", "head", "draft step"]
     remark = (
-        f"FLOPs. fusion to draft step: forward of one cached draft step, {context} committed "
-        "features, as many of them new as a block has slots. Training: forward and backward of "
-        "the drafter, without the target. Matrix products only, hidden scores included."
+        f"FLOPs of the forward of one cached draft step: {context} committed features, as many of "
+        "them new as a block has slots. Matrix products only, hidden scores included."
     )
-    lines = heading("parameters and FLOPs")
-    return [*lines, *table([*columns, "train step", "train run"], rows), *note(remark)]
+    return [*heading("parameters and FLOPs of a draft"), *table(columns, rows), *note(remark)]
 
 
 def mask_lines(plan: Plan) -> list[str]:
@@ -170,34 +171,43 @@ def _split_lines(name: str, lengths: Lengths) -> list[str]:
 
 
 def budget_lines(plan: Plan, rate: Rate | None) -> list[str]:
-    """Time, disk and memory of what is still to do."""
-    rows = []
-    for item, cell in zip(plan.planned, plan.cells, strict=True):
-        seconds = (
-            "unknown" if rate is None else duration(cell.training_flops / rate.flops_per_second)
-        )
-        resume = RESUME_POINT * cell.parameters
-        memory = training_memory(cell).total
-        rows.append(
-            [item.arm.name, seconds, size(cell.checkpoint_bytes), size(resume), size(memory)]
-        )
+    """Operations, time, disk and memory of training, and of what is still to do."""
     lines = heading("time, disk and memory of one cell (an arm and a seed)")
-    lines += table(["arm", "training", "checkpoint", "resume point", "peak memory"], rows)
+    names = ["arm", "FLOPs/step", "FLOPs/run", "training", "checkpoint", "resume", "memory"]
+    rows = [
+        [item.arm.name, *_budget(cell, rate)]
+        for item, cell in zip(plan.planned, plan.cells, strict=True)
+    ]
+    lines += [*table(names, rows), *note(COUNTED)]
     training = [entry for entry in plan.missing if entry.key.stage == "train"]
     disk = sum(entry.bytes for entry in plan.missing)
     features = sum(entry.bytes for entry in plan.missing if entry.key.stage == "features")
-    lines += paragraph("time", _time_text(rate, len(training), sum(e.flops for e in training)))
+    lines += paragraph("time", _time_text(plan, rate, training))
     lines += paragraph("disk", f"{size(disk)} to be written, {size(features)} of it features")
-    return [*lines, *paragraph("memory", f"in training: {FORMULA}")]
+    return [*lines, *paragraph("memory", f"the peak in training: {FORMULA}")]
 
 
-def _time_text(rate: Rate | None, cells: int, flops: float) -> str:
+def _budget(cell: CellWork, rate: Rate | None) -> list[str]:
+    flops = cell.training_flops
+    return [
+        scaled(flops / max(1, cell.steps), ""),
+        scaled(flops, ""),
+        "unknown" if rate is None else duration(flops / rate.flops_per_second),
+        size(cell.checkpoint_bytes),
+        size(RESUME_POINT * cell.parameters),
+        size(training_memory(cell).total),
+    ]
+
+
+def _time_text(plan: Plan, rate: Rate | None, training: Sequence[Entry]) -> str:
     if rate is None:
         return UNKNOWN
-    seconds = duration(flops / rate.flops_per_second)
+    seconds = duration(sum(entry.flops for entry in training) / rate.flops_per_second)
+    bound = "" if plan.cells[0].train.counted else "at most, as lengths are bounds: "
     return (
-        f"{seconds} for the training of {cells} cells one after another; {rate.source}; rollouts, "
-        "features, replay and decoding come on top and are not timed by the lab"
+        f"{bound}{seconds} for the training of {len(training)} cells one after another; "
+        f"{rate.source}; rollouts, features, replay and decoding are not timed by the lab and "
+        "come on top"
     )
 
 

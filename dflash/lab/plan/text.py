@@ -33,9 +33,10 @@ def size(value: float) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds, minutes, hours or days, whichever reads best."""
-    for unit, length in (("days", 2 * 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= length:
-            return f"{seconds / (86400 if unit == 'days' else length):.3g} {unit}"
+    for unit, length, least in (("days", 86400, 172800), ("h", 3600, 3600), ("min", 60, 60)):
+        if seconds >= least:
+            value = seconds / length
+            return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
     return f"{seconds:.3g} s"
 
 
@@ -60,7 +61,10 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows under headings; the first column is left-aligned, the others are right-aligned."""
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style=None)
     for index, column in enumerate(columns):
-        grid.add_column(column, justify="left" if index == 0 else "right")
+        if index == 0:
+            grid.add_column(column, overflow="fold")  # a name is never cut
+        else:
+            grid.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         grid.add_row(*row)
     stream = io.StringIO()

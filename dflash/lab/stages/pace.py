@@ -14,17 +14,32 @@ from typing import Any
 
 from dflash.lab.config import LabConfig
 from dflash.lab.schema import plain
-from dflash.lab.stages.answers import Answers, build_answers
-from dflash.lab.stages.common import Lab, read_json, write_json
+from dflash.lab.stages.answers import Answers, answers_key, build_answers
+from dflash.lab.stages.common import Code, Lab, read_json, write_json
 from dflash.lab.stages.features import build_split_features
 from dflash.lab.stages.target import TargetInfo
-from dflash.lab.stages.train import CODE, feature_source
+from dflash.lab.stages.train import feature_source
 from dflash.lab.store import Key
 
+CODE = Code(
+    roots=("dflash.lab.stages.pace", "dflash.training.run"),
+    packages=("dflash.training", "dflash.data", "dflash.target", "dflash.model"),
+)
 PACE = "pace.json"
 STEPS = 24
 TURNS = ("control", "arm", "arm", "control")  # drift of the machine's speed cancels
 WARM_UP = ("control", "arm")
+
+
+def pace_key(control: LabConfig, arm: LabConfig, info: TargetInfo) -> Key:
+    """Key of one measurement; how long the arms train otherwise does not matter to it."""
+    parts: dict[str, Any] = {"device": info.device, "target": info.identity, "steps": STEPS}
+    inputs: dict[str, str] = {}
+    for name, config in (("control", control), ("arm", arm)):
+        short = dataclasses.replace(config.train, steps=STEPS)
+        parts[name] = {"drafter": asdict(config.drafter), "train": asdict(short)}
+        inputs[name] = answers_key(config, "train", info.identity).name
+    return CODE.key("pace", plain(parts), inputs)
 
 
 def build_pace(lab: Lab, control: LabConfig, arm: LabConfig, info: TargetInfo) -> dict[str, float]:
@@ -36,11 +51,6 @@ def build_pace(lab: Lab, control: LabConfig, arm: LabConfig, info: TargetInfo) -
     """
     configs = {"control": control, "arm": arm}
     answers = {name: build_answers(lab, c, "train", info.identity) for name, c in configs.items()}
-    parts: dict[str, Any] = {"device": info.device, "target": info.identity, "steps": STEPS}
-    for name, config in configs.items():
-        short = dataclasses.replace(config.train, steps=STEPS)
-        parts[name] = {"drafter": asdict(config.drafter), "train": asdict(short)}
-    inputs = {name: found.entry.name for name, found in answers.items()}
 
     def work(directory: Path) -> None:
         lab.say("measuring the pace of training, in turn with the control")
@@ -52,7 +62,7 @@ def build_pace(lab: Lab, control: LabConfig, arm: LabConfig, info: TargetInfo) -
         steps = STEPS * len(TURNS) / len(configs)
         write_json(directory / PACE, {name: total / steps for name, total in seconds.items()})
 
-    entry = lab.store.build(Key("pace", plain(parts), inputs, CODE.version), work)
+    entry = lab.store.build(pace_key(control, arm, info), work)
     return dict(read_json(entry / PACE))
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError
 from transformers import Qwen3Config
 
 from dflash.data.features import FeatureSource, OnlineFeatures
@@ -95,9 +96,15 @@ class Trained:
         return switches_of(self.hf_config)
 
     def load(self, target: Target) -> DFlashDraftModel:
-        """The drafter in evaluation mode, on the target's device and in its dtype."""
-        # not .to(dtype): it would round the rotary frequencies, too
-        drafter = DFlashDraftModel.from_pretrained(self.checkpoint, dtype=target.dtype)
+        """The drafter in evaluation mode, on the target's device and in its dtype.
+
+        Raises:
+            UserError: the weights cannot be read.
+        """
+        try:  # not .to(dtype): it would round the rotary frequencies, too
+            drafter = DFlashDraftModel.from_pretrained(self.checkpoint, dtype=target.dtype)
+        except SafetensorError as error:
+            raise UserError(f"{self.checkpoint} is not readable: {error}") from None
         return drafter.to(target.device).eval()
 
 

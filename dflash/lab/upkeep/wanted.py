@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dflash.lab.budget import RULES, match_planned
 from dflash.lab.experiment import Experiment
 from dflash.lab.grid import plan_arms, run_id_of
 from dflash.lab.lineage import experiment_keys
 from dflash.lab.stages.common import Lab
-from dflash.lab.stages.target import target_key
+from dflash.lab.stages.target import target_info, target_key
 from dflash.lab.store import Key
+from dflash.model.errors import UserError
 
 
 @dataclass
@@ -29,11 +31,16 @@ def wanted_entries(lab: Lab, experiment: Experiment, arm: str | None = None) -> 
     Raises:
         UserError: an arm that the experiment does not have, or one that cannot run.
     """
+    if experiment.match and not RULES[experiment.match].planned:
+        raise UserError(
+            f"match={experiment.match} is decided when the experiment runs; name entries"
+        )
     arms = experiment.arms if arm is None else (experiment.arm(arm),)
     targets = {item.name: [target_key(item.config.target)] for item in experiment.arms}
     if not all(lab.store.has(key) for keys in targets.values() for key in keys):
         return _by_name({item.name: targets[item.name] for item in arms})
-    runs = experiment_keys(experiment, plan_arms(lab, experiment))
+    matched = match_planned(lab, experiment, target_info)
+    runs = experiment_keys(matched, plan_arms(lab, matched))
     own = {run_id_of(item, seed) for item in arms for seed in experiment.seeds}
     return _by_name({run: keys for run, keys in runs.items() if arm is None or run in own})
 

@@ -13,6 +13,7 @@ from dflash.lab.stages.common import Code
 from dflash.lab.stages.decode import CODE as DECODE
 from dflash.lab.stages.features import CODE as FEATURES
 from dflash.lab.stages.floors import CODE as FLOOR
+from dflash.lab.stages.pace import CODE as PACE
 from dflash.lab.stages.replay import CODE as REPLAY
 from dflash.lab.stages.target import CODE as TARGET
 from dflash.lab.stages.train import CODE as TRAIN
@@ -26,6 +27,7 @@ CODES: dict[str, Code] = {
     "rollouts": ROLLOUTS,
     "features": FEATURES,
     "train": TRAIN,
+    "pace": PACE,
     "replay": REPLAY,
     "autoregressive": DECODE,
     "decode": DECODE,

@@ -72,6 +72,10 @@ def _train(config: Config) -> str:
     return f"drafter: {size}, {length}, seed {config['seed']}"
 
 
+def _pace(config: Config) -> str:
+    return f"pace of training over {config['steps']} steps on {config['device']}"
+
+
 def _replay(config: Config) -> str:
     return f"acceptance by replay, width {config['width'] or 'whole block'}"
 
@@ -95,6 +99,7 @@ DESCRIPTIONS: dict[str, Callable[[Config], str]] = {
     "rollouts": _rollouts,
     "features": _features,
     "train": _train,
+    "pace": _pace,
     "replay": _replay,
     "autoregressive": _decode,
     "decode": _decode,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dflash.cli import main
@@ -10,7 +12,7 @@ from dflash.lab.plan.bill import Speed, bill_of
 from dflash.lab.plan.data import Assumed
 from dflash.lab.plan.entries import make_plan
 from dflash.lab.plan.explain import explain_text
-from dflash.lab.plan.rates import Rate, Stated, measured_rate
+from dflash.lab.plan.rates import Rate, Stated, expected_rate, measured_rate
 from dflash.lab.run import run_experiment
 from dflash.lab.stages.train import Trained
 from dflash.model.errors import UserError
@@ -71,6 +73,24 @@ def test_a_speed_is_measured_where_a_run_was(lab, finished, small_overrides):
     assert min(seconds) * 0.9 < cell.training_flops / rate.flops_per_second < max(seconds) * 1.1
     assert "3 training run(s) of the store on cpu" in rate.source
     assert measured_rate(lab.store, cell, lambda device: False) is None
+    assert expected_rate(lab.store, cell) == rate
+
+
+@pytest.mark.real_model
+@pytest.mark.usefixtures("experiments")
+def test_what_was_measured_elsewhere_is_of_one_target_on_a_processor(lab, small_overrides):
+    data = [override for override in small_overrides if override.startswith("data.")]
+
+    def expected(target: str, device: str) -> Rate | None:
+        overrides = [f"target={target}", "target.device=cpu", *data]
+        cell = make_plan(lab, load_experiment("no_qknorm", overrides)).cells[0]
+        return expected_rate(lab.store, replace(cell, info=replace(cell.info, device=device)))
+
+    rate = expected("smollm2_135m", "cpu x86_64 x2")
+    assert rate is not None
+    assert "measured elsewhere" in rate.source
+    assert expected("smollm2_135m", "NVIDIA H200") is None
+    assert expected("qwen3_0_6b", "cpu x86_64 x2") is None
 
 
 def test_without_a_store_everything_is_missing(lab, small, small_overrides):
