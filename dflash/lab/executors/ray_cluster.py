@@ -11,9 +11,8 @@ from typing import Any
 from dflash.lab.executors.config import ExecutorConfig
 from dflash.lab.executors.job import Job, Result, perform
 from dflash.lab.executors.window import run_in_window
-from dflash.lab.executors.worker import say
+from dflash.lab.executors.worker import quiet_lab
 from dflash.lab.stages.common import Lab
-from dflash.lab.store import Store
 from dflash.model.errors import UserError
 
 try:
@@ -27,7 +26,7 @@ except ModuleNotFoundError:
 def remote(store: str, directory: str, job: dict[str, Any]) -> dict[str, Any]:
     """Do a job on a node, in the directory of the command; plain data of a ``Result``."""
     os.chdir(directory)
-    return perform(Lab(Store(Path(store)), say, progress=False), Job(**job)).plain()
+    return perform(quiet_lab(Path(store)), Job(**job)).plain()
 
 
 class RayCluster:

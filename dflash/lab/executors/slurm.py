@@ -13,9 +13,8 @@ import torch
 from dflash.lab.executors.config import ExecutorConfig
 from dflash.lab.executors.job import Job, Result, perform
 from dflash.lab.executors.window import run_in_window
-from dflash.lab.executors.worker import say
+from dflash.lab.executors.worker import quiet_lab
 from dflash.lab.stages.common import Lab
-from dflash.lab.store import Store
 from dflash.model.errors import UserError
 
 try:
@@ -38,7 +37,7 @@ class Work:
     def __call__(self) -> dict[str, Any]:
         """Do it; plain data of a ``Result``."""
         torch.set_num_threads(min(self.threads, torch.get_num_threads()))
-        return perform(Lab(Store(self.store), say, progress=False), self.job).plain()
+        return perform(quiet_lab(self.store), self.job).plain()
 
     def checkpoint(self) -> Any:
         """Called by submitit shortly before the time is over."""

@@ -24,8 +24,7 @@ def main(store: Path, descriptor: int) -> None:
     """Do jobs until stdin ends."""
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=read_jobs, args=(jobs,), daemon=True).start()
-    logging.disable_progress_bar()
-    lab = Lab(Store(store), say, progress=False)
+    lab = quiet_lab(store)
     with os.fdopen(descriptor, "w") as results:
         while True:
             job = Job(**json.loads(jobs.get()))
@@ -38,6 +37,12 @@ def read_jobs(jobs: queue.SimpleQueue[str]) -> None:
         for line in lines:
             jobs.put(line)
     os._exit(0)
+
+
+def quiet_lab(store: Path) -> Lab:
+    """The lab of a process that nobody looks at: lines of text, no progress bars."""
+    logging.disable_progress_bar()
+    return Lab(Store(store), say, progress=False)
 
 
 def say(text: str) -> None:
