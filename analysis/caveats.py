@@ -8,7 +8,6 @@ import pandas as pd
 from analysis import components, statistics
 from analysis.floor import Floor
 from analysis.load import Result
-from analysis.markdown import number
 from analysis.statistics import CLUSTER
 from analysis.table import ALL_ANSWERS, WITHOUT_LOOPS, arm_order, headline_source, measured
 from analysis.verdict import MIN_PROMPTS, MIN_SEEDS
@@ -159,13 +158,16 @@ def _noise(result: Result, table: pd.DataFrame) -> list[str]:
     if seeds == 0:
         return []
     bound = floor.bound("all", seeds)
+    says = (
+        "too few for a verdict to be held against"
+        if np.isnan(bound)
+        else f"over {seeds} seed(s) a change without effect moves τ by up to {bound:.2g} in 95 of "
+        "100 runs"
+    )
     lines = [
-        f"Noise floor ({floor.seeds} seeds, {floor.prompts} prompts): over {seeds} seed(s) a "
-        f"change without effect moves τ by up to {number(bound, '.2g')} in 95 of 100 runs; the "
-        f"same cell trained again differs by up to {floor.rerun['all'].largest:.2g}."
+        f"Noise floor ({floor.seeds} seeds, {floor.prompts} prompts): {says}; the same cell "
+        f"trained again differs by up to {floor.rerun['all'].largest:.2g}."
     ]
-    if np.isnan(bound):
-        lines.append("The noise floor rests on too few seeds or prompts: no verdict uses it.")
     code = set(result.runs.loc[result.runs["control"], "code_version"])
     if code != {floor.code_version}:
         lines.append("The noise floor was measured with other code than this experiment.")

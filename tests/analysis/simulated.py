@@ -85,6 +85,7 @@ def _run(arm: str, seed: int, run_id: str) -> dict[str, object]:
         "device": "cpu",
         "dtype": "float32",
         "target": "toy",
+        "template_hash": "1",
         "code_version": "1",
         "status": "ok",
     }

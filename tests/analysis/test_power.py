@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ import pytest
 from scipy import stats
 
 from analysis import statistics as st
+from analysis.caveats import caveats
 from analysis.floor import Floor
 from analysis.noise import spread
 from analysis.table import summary_table
@@ -190,3 +192,20 @@ def test_a_difference_below_the_floor_is_stamped_and_one_above_is_not() -> None:
     assert judged.loc[("small", "bench"), "verdict"] == "better"  # no floor for this bench
     assert judged.loc[("large", "all"), "verdict"] == "better"
     assert judged.loc[("large", "all"), "noise_floor"] == bound
+
+
+def test_caveats_name_the_floor_and_what_is_below_it_in_speed() -> None:
+    rng = np.random.default_rng(0)
+    floor = floor_of(SAMPLE, rng)
+    floor = replace(floor, clock=replace(floor.reseeded["all"], per_seed=(0.02, -0.01, 0.03)))
+    drawn = tau(SAMPLE, {"control": 0.0, "arm": 0.0}, 80, 3, rng)
+    found = result(drawn, floor=floor)
+    table = summary_table(found, resamples=50).assign(speed_ratio=[np.nan, np.nan, 1.03, 1.03])
+    text = "\n".join(caveats(found, table))
+    bound = floor.bound("all", 3)
+    assert f"a change without effect moves τ by up to {bound:.2g} in 95 of 100 runs" in text
+    clock = np.expm1(floor.clock.bound(3))
+    assert f"differs by up to {clock:.1%} in 95 of 100 runs; below it: arm." in text
+    assert "other code" not in text
+    other = result(drawn, floor=replace(floor, code_version="2"))
+    assert "measured with other code" in "\n".join(caveats(other, table))

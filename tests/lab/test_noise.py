@@ -43,6 +43,7 @@ def test_noise_is_measured_once_and_found_by_later_experiments(results, small):
 
     results("ablate", small, "seeds=[0,1]")
     text = (path / small / "summary.md").read_text()
-    assert "Noise floor (3 seeds, 3 prompts)" in text
+    assert "Noise floor (3 seeds, 3 prompts): too few for a verdict" in text
+    assert "the same cell trained again differs by up to 0." in text
     results("ablate", small, "seeds=[0]", "train.lr=1e-5")  # another setting, another floor
     assert "floor of this setting is not known" in (path / small / "summary.md").read_text()
