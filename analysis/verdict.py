@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from analysis.markdown import number, with_interval
@@ -29,7 +30,8 @@ def verdict(
     (`analysis.components.frozen`). noise_floor: what a change without effect reaches
     (`analysis.floor.Floor.bound`), NaN where that was not measured.
     'better' and 'worse' need an interval that excludes 0, a Holm-adjusted p below 5% and a
-    difference above the noise floor.
+    difference above the noise floor. The smallest difference that this run would have found with
+    80% power is at least the noise floor; Holm's adjustment is not part of it.
     """
     if invalid:
         return "invalid"
@@ -46,7 +48,7 @@ def verdict(
         if abs(difference.estimate) < noise_floor:
             return f"below the noise floor ({noise_floor:.2g})"
         return "better" if difference.estimate > 0 else "worse"
-    detectable = smallest_detectable(difference.standard_error)
+    detectable = np.fmax(smallest_detectable(difference.standard_error), noise_floor)
     return f"no evidence of a difference (smallest detectable: {detectable:.2g})"
 
 

@@ -56,3 +56,8 @@ def test_a_difference_must_clear_the_noise_floor(floor: float, words: str) -> No
     opposite = words.replace("better", "worse")
     assert verdict(DOWN, 0.001, 80, 3, noise_floor=floor) == opposite
     assert verdict(FLAT, 0.8, 80, 3, noise_floor=floor).startswith(NO_EVIDENCE)
+
+
+@pytest.mark.parametrize(("floor", "found"), [(0.1, "0.14"), (0.2, "0.2"), (np.nan, "0.14")])
+def test_nothing_below_the_noise_floor_is_called_detectable(floor: float, found: str) -> None:
+    assert verdict(FLAT, 0.8, 80, 3, noise_floor=floor) == f"{NO_EVIDENCE}{found})"
