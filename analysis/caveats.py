@@ -270,7 +270,7 @@ def _frozen(result: Result) -> list[str]:
     lines = []
     for arm in arm_order(result.runs):
         own = result.runs[result.runs["arm"] == arm]
-        reason = components.frozen(own, control)
+        reason = components.frozen(own, control, components.switches(own))
         if reason:
             every = components.moves(own) | components.moves(control)
             far = ", ".join(f"{name} {move:.1g}" for name, move in sorted(every.items()))

@@ -67,17 +67,24 @@ def moves(runs: pd.DataFrame) -> dict[str, float]:
     return least
 
 
-def frozen(arm: pd.DataFrame, control: pd.DataFrame) -> str:
-    """What an arm is about and never moved, in words; empty when there is no such component.
+def switches(arm: pd.DataFrame) -> tuple[str, ...]:
+    """Dotted names in which an arm differs from its control; rows of `runs`."""
+    return tuple(json.loads(arm["config_diff"].iloc[0] or "{}"))
 
-    arm, control: rows of `runs`. A touched component must have moved in every run of the control,
-    or of the arm where the control has no such component. (One that both have may lie idle in the
-    arm: that can be what the patch does.)
+
+def frozen(arm: pd.DataFrame, control: pd.DataFrame, about: Iterable[str]) -> str:
+    """What a comparison is about and never moved, in words; empty when there is no such component.
+
+    arm, control: rows of `runs`, of several arms for a contrast of a grid. about: the switches
+    compared. A component they touch must have moved in every run of the control, or of the arm
+    where the control has no such component. (One that both have may lie idle in the arm: that can
+    be what the patch does.)
     """
-    components = touched(json.loads(arm["config_diff"].iloc[0] or "{}"))
+    components = touched(about)
     known = moves(control)
     extra = {name: move for name, move in moves(arm).items() if name not in known}
-    places = {"the control": _unmoved(known, components), "the arm": _unmoved(extra, components)}
+    other = "the arm" if arm["arm"].nunique() == 1 else "an arm"
+    places = {"the control": _unmoved(known, components), other: _unmoved(extra, components)}
     return "; ".join(
         f"{', '.join(names)} never moved in {place}" for place, names in places.items() if names
     )

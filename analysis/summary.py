@@ -90,7 +90,7 @@ def _grid(result: Result, effects: pd.DataFrame) -> list[str]:
     rows = [
         [
             row["kind"],
-            row["contrast"],
+            f"{row['contrast']} (INVALID)" if row["invalid"] else row["contrast"],
             with_interval(row["estimate"], row["low"], row["high"], "+.3f"),
             number(row["p_holm"], ".2g"),
             row["verdict"],
@@ -99,7 +99,8 @@ def _grid(result: Result, effects: pd.DataFrame) -> list[str]:
     ]
     explained = (
         "A main effect is averaged over the levels of the other switches; an interaction is what "
-        "two changes do together beyond the sum of each alone. Holm's adjustment covers each kind."
+        "two changes do together beyond the sum of each alone. Over all answers, looping ones "
+        "included; Holm's adjustment covers each kind."
     )
     header = ["kind", "contrast", "Δτ [95% interval]", "Holm p", "verdict"]
     return [title + explained, markdown_table(header, rows)]

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis import statistics
 from analysis.columns import decoding_columns, difference_columns, run_columns, tau_columns
-from analysis.components import frozen
+from analysis.components import frozen, switches
 from analysis.load import Result
 from analysis.statistics import RESAMPLES, Interval
 from analysis.verdict import MIN_SEEDS, stamps, verdict
@@ -117,7 +117,8 @@ def _judge(table: pd.DataFrame, result: Result) -> pd.DataFrame:
     ]
     table["stamp"] = ["; ".join(_stamps(row)) for row in rows]
     control = result.runs[result.runs["control"]]
-    unmoved = {arm: frozen(own, control) for arm, own in result.runs.groupby("arm")}
+    arms = result.runs.groupby("arm")
+    unmoved = {arm: frozen(own, control, switches(own)) for arm, own in arms}
     table["verdict"] = [_words(row, unmoved[row["arm"]]) for row in table.to_dict("records")]
     first = ["experiment", "answers", "arm", "bench"]
     return table[first + [column for column in table if column not in first]]

@@ -7,7 +7,7 @@ import json
 import pandas as pd
 import pytest
 
-from analysis.components import TOUCHES, frozen, moves, touched
+from analysis.components import TOUCHES, frozen, moves, switches, touched
 from dflash.lab.config import valid_names
 
 
@@ -16,13 +16,13 @@ def runs(*moved: dict[str, float], switch: str = "", failed: int = 0) -> pd.Data
     rows = [{"status": "ok", "moved": json.dumps(move)} for move in moved]
     rows += [{"status": "failed", "moved": "{}"}] * failed
     diff = {switch: ["a", "b"]} if switch else {}
-    return pd.DataFrame(rows).assign(config_diff=json.dumps(diff))
+    return pd.DataFrame(rows).assign(arm="arm", config_diff=json.dumps(diff))
 
 
 def test_every_switch_of_the_drafter_says_what_it_touches() -> None:
-    switches = {name for name in valid_names() if name.startswith("drafter.")}
-    assert switches == {name for name in TOUCHES if name.startswith("drafter.")}
-    assert all(touched([name]) for name in switches)
+    names = {name for name in valid_names() if name.startswith("drafter.")}
+    assert names == {name for name in TOUCHES if name.startswith("drafter.")}
+    assert all(touched([name]) for name in names)
 
 
 def test_components_are_modules_of_some_drafter() -> None:
@@ -72,8 +72,9 @@ def test_the_run_that_moved_least_counts() -> None:
 def test_frozen(switch: str, control: dict, arm: dict, words: str) -> None:
     component, _, place = words.partition("|")
     expected = f"{component} never moved in the {place}" if words else ""
-    assert frozen(runs(arm, switch=switch), runs({**control}, {**control})) == expected
+    assert frozen(runs(arm), runs({**control}, {**control}), [switch]) == expected
+    assert switches(runs(arm, switch=switch)) == (switch,)
 
 
 def test_all_that_failed_leaves_nothing_to_judge() -> None:
-    assert frozen(runs(failed=2, switch="drafter.vocab"), runs(failed=1)) == ""
+    assert frozen(runs(failed=2), runs(failed=1), ["drafter.vocab"]) == ""

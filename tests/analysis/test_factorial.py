@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -12,8 +14,11 @@ import pandas as pd
 import pytest
 
 from analysis.factorial import INTERACTION, MAIN, contrasts
+from analysis.floor import Floor, Spread
 from analysis.load import Result, load
 from analysis.report import write_report
+from analysis.summary import render
+from analysis.table import summary_table
 
 FEW = 300
 LEVELS = {
@@ -72,6 +77,69 @@ def test_planted_effects_are_found_and_absent_ones_are_not(crossed: Result) -> N
     assert verdicts["depth: 1 → 3 × block: both → causal"] == "together less than the sum"
 
 
+def with_runs(result: Result, **columns: Mapping[str, object]) -> Result:
+    """The result with values of `runs` replaced: column=arm -> value."""
+    runs = result.runs.copy()
+    for column, values in columns.items():
+        for arm, value in values.items():
+            runs.loc[runs["arm"] == arm, column] = value
+    return dataclasses.replace(result, runs=runs)
+
+
+def test_a_contrast_of_a_negative_control_is_invalid(crossed: Result) -> None:
+    leaky = with_runs(crossed, invalid={"three": True})
+    found = contrasts(leaky, resamples=FEW)
+    table = found.set_index("contrast")
+    without = ["depth: 1 → 2", "depth: 1 → 2 × block: both → causal"]
+    assert set(table.index[table["verdict"] != "invalid"]) == set(without)
+    assert table["p_holm"].isna().equals(table["invalid"])
+    text = render(leaky, summary_table(leaky, resamples=FEW), found)
+    assert "| depth: 1 → 3 (INVALID) |" in text
+
+
+def test_a_contrast_of_what_never_moved_is_refused(crossed: Result) -> None:
+    """Only where its factors touch that component."""
+
+    def named(text: str) -> str:
+        return text.replace("depth", "drafter.mask_embedding").replace("block", "drafter.mlp_size")
+
+    renamed = {arm: named(json.dumps(own)) for arm, own in LEVELS.items()}
+    moved = {arm: json.dumps({"mlp": 0.1, "mask_embed": 0.1}) for arm in LEVELS}
+    moved |= {arm: json.dumps({"mlp": 0.1}) for arm in ("control", "causal")}
+    moved["two"] = json.dumps({"mlp": 0.1, "mask_embed": 0.0})
+    table = contrasts(with_runs(crossed, levels=renamed, moved=moved), resamples=FEW)
+    verdicts = table.set_index("contrast")["verdict"]
+    refused = verdicts.index[verdicts == "refused (mask_embed never moved in an arm)"]
+    assert set(refused) == {
+        named("depth: 1 → 2"),
+        named("depth: 1 → 2 × block: both → causal"),
+    }
+    assert verdicts[named("block: both → causal")] == "worse"
+
+
+def test_contrasts_are_held_against_the_noise_floor(crossed: Result) -> None:
+    found = contrasts(crossed, resamples=FEW).set_index("contrast")
+    assert found["noise_floor"].isna().all()
+    interaction = "depth: 1 → 3 × block: both → causal"
+    size = abs(found.loc[interaction, "estimate"])
+
+    def judged(bound: float) -> pd.DataFrame:
+        one = Spread((1.0,) * 3, 1.0, 1.0, None, None, 0.0, 80)
+        spread = dataclasses.replace(one, per_seed=(bound / one.bound(3),) * 3)
+        floor = Floor("", "", "", "", "", "", 3, 80, {}, {"all": spread}, None)
+        result = dataclasses.replace(crossed, floor=floor)
+        return contrasts(result, resamples=FEW).set_index("contrast")
+
+    assert judged(0.71 * size).loc[interaction, "verdict"].startswith("below the noise floor")
+    table = judged(0.70 * size)
+    assert table.loc[interaction, "verdict"] == "together less than the sum"
+    floors = table.groupby("kind")["noise_floor"].first()
+    assert floors[INTERACTION] == pytest.approx(math.sqrt(2) * 0.70 * size)
+    assert floors[MAIN] == pytest.approx(0.70 * size)
+    high = judged(100.0).loc["depth: 1 → 2", "verdict"]
+    assert high == "below the noise floor (1e+02)"
+
+
 def test_three_factors_average_over_the_third(make_result: Callable[..., Path]) -> None:
     names = ("a", "b", "c")
     levels = {
@@ -116,6 +184,7 @@ def test_a_missing_cell_leaves_no_contrast_and_says_so(make_result: Callable[...
 def test_the_summary_shows_them(crossed: Result) -> None:
     text = write_report(crossed.directory, formats=(), resamples=FEW).read_text()
     assert "| main effect | depth: 1 → 2" in text
+    assert "Over all answers, looping ones included" in text
     csv = pd.read_csv(crossed.directory / "contrasts.csv")
     assert len(csv) == 5
     assert csv["p_holm"].notna().all()
