@@ -94,7 +94,7 @@ def test_a_contrast_of_a_negative_control_is_invalid(crossed: Result) -> None:
     assert set(table.index[table["verdict"] != "invalid"]) == set(without)
     assert table["p_holm"].isna().equals(table["invalid"])
     text = render(leaky, summary_table(leaky, resamples=FEW), found)
-    assert "| depth: 1 → 3 (INVALID) |" in text
+    assert "| depth: 1 → 3 (INVALID) " in text
 
 
 def test_a_contrast_of_what_never_moved_is_refused(crossed: Result) -> None:
