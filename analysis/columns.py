@@ -73,6 +73,7 @@ def difference_columns(pairs: pd.DataFrame, seed: int, resamples: int) -> Column
 def decoding_columns(rows: pd.DataFrame, pairs: pd.DataFrame, seed: int, resamples: int) -> Columns:
     """Speed and losslessness, from real decoding only; `pairs`: of `statistics.pair_speed`."""
     passed = rows[rows["lossless"].eq(True)]  # speed of wrong output is no speed
+    timed = passed[passed["ar_seconds"].notna() & passed["spec_seconds"].notna()]
     interval = statistics.speedup(passed, np.random.default_rng(seed), resamples)
     ratio = statistics.paired_difference(pairs, np.random.default_rng(seed), resamples)
     factor = Interval(
@@ -82,6 +83,10 @@ def decoding_columns(rows: pd.DataFrame, pairs: pd.DataFrame, seed: int, resampl
     return (
         _interval("speedup", interval)
         | {"speedup_baseline": BASELINE}
+        | {
+            "speed_prompts": len(timed.drop_duplicates(CLUSTER)),
+            "speed_seeds": int(timed["seed"].nunique()),
+        }
         | _interval("speed_ratio", factor)
         | {"lossless": int(checked.sum()), "lossless_checked": len(checked)}
     )

@@ -64,7 +64,7 @@ def render(result: Result, table: pd.DataFrame, effects: pd.DataFrame) -> str:
     sections += [
         f"## Speed and losslessness\n\nSpeedup over: {BASELINE}, timed once for all runs, so "
         "that a machine whose load changed meanwhile shows here. Against control: how many times "
-        "as fast, geometric mean over answers and seeds.",
+        "as fast, geometric mean over answers and seeds. Prompts: those decoded and timed.",
         _speed_table(drafters),
     ]
     floors = everything[everything["kind"] == "floor"]
@@ -231,6 +231,7 @@ def _speed_table(table: pd.DataFrame) -> str:
     rows = [
         [
             _name(row),
+            _stamped(str(row["speed_prompts"]), 0 < row["speed_prompts"] < MIN_PROMPTS),
             with_interval(row["speedup"], row["speedup_low"], row["speedup_high"], ".2f"),
             with_interval(
                 row["speed_ratio"], row["speed_ratio_low"], row["speed_ratio_high"], ".2f"
@@ -244,6 +245,7 @@ def _speed_table(table: pd.DataFrame) -> str:
     ]
     header = [
         "arm",
+        "prompts",
         "speedup [95% interval]",
         "against control",
         "lossless",

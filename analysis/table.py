@@ -53,7 +53,8 @@ def summary_table(result: Result, seed: int = 0, resamples: int = RESAMPLES) -> 
     `answers` is "all", and "without loops" too where some answer is degenerate. Holm's correction
     covers every comparison to the control within one kind of `answers`, negative controls
     excepted. Every interval starts from the same bootstrap seed, so that no row depends on which
-    others exist. Columns: `analysis.columns`, `p_holm`, `noise_floor`, `stamp` and `verdict`.
+    others exist. Columns: `analysis.columns`, `p_holm`, `noise_floor`, `stamp`, `speed_stamp` and
+    `verdict`.
     """
     rows, decoded = measured(result, headline_source(result)), measured(result, "decode")
     benches = ["all", *sorted(rows["bench"].unique())]
@@ -116,6 +117,10 @@ def _judge(table: pd.DataFrame, result: Result) -> pd.DataFrame:
         np.nan if floor is None else floor.bound(row["bench"], row["paired_seeds"]) for row in rows
     ]
     table["stamp"] = ["; ".join(_stamps(row)) for row in rows]
+    table["speed_stamp"] = [
+        "; ".join(stamps(row["speed_prompts"], row["speed_seeds"])) if row["speed_prompts"] else ""
+        for row in rows
+    ]
     control = result.runs[result.runs["control"]]
     arms = result.runs.groupby("arm")
     unmoved = {arm: frozen(own, control, switches(own)) for arm, own in arms}

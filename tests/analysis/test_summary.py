@@ -187,7 +187,22 @@ def test_answers_that_were_not_timed_have_no_speedup(make_result: Make) -> None:
 
     text, table = read(make_result(change=change))
     assert table["speedup"].isna().all()
-    assert "| control | –" in text
+    assert "| control | 0 " in text
+    assert table["speed_stamp"].isna().all()
+
+
+def test_speed_on_few_prompts_is_stamped_though_tau_is_not(make_result: Make) -> None:
+    """Replay covers every prompt, decoding the first few of each bench."""
+    text, table = read(make_result(benches={"gsm8k": 12, "humaneval": 12}))
+    row = at(table, "control")
+    assert row["prompts"] == 24
+    assert np.isnan(row["stamp"])
+    assert (row["speed_prompts"], row["speed_stamp"]) == (8, "too few prompts (8)")
+    assert "| control | 8 TOO FEW |" in text
+    more = {"gsm8k": 12, "humaneval": 12, "mt_bench": 10}
+    text, table = read(make_result(benches=more, seeds=(0, 1), experiment="more"))
+    assert at(table, "control")["speed_stamp"] == "too few seeds (2)"
+    assert "| control | 12 " in text
 
 
 def test_only_replayed_answers(make_result: Make) -> None:
