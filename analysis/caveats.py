@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import components, statistics
-from analysis.floor import Floor
+from analysis.floor import Floor, devices
 from analysis.load import Result
 from analysis.statistics import CLUSTER
 from analysis.table import ALL_ANSWERS, WITHOUT_LOOPS, arm_order, headline_source, measured
@@ -51,9 +51,14 @@ def _where(result: Result, rows: pd.DataFrame) -> list[str]:
     source = "replay" if headline_source(result) == "replay" else "real decoding"
     temperature = f" at temperature {rows['temperature'].min():g}" if len(rows) else ""
     lines = [
-        f"Measured on device {values('device')} in dtype {values('dtype')}, target "
+        f"Trained on device {values('device')}, in dtype {values('dtype')}, target "
         f"{values('target')}; τ from {source}{temperature}."
     ]
+    decoded = measured(result, "decode")
+    if len(decoded) and set(decoded["device"]) != set(fine["device"]):
+        lines.append(f"Decoded on device {devices(decoded).replace('; ', ', ')}.")
+    if decoded["device"].nunique() > 1:
+        lines.append("Speeds are compared only where both answers were decoded on equal devices.")
     trained = fine[
         fine["kind"] == "drafter"
     ]  # floors run other code, and nothing is matched to them
@@ -171,13 +176,18 @@ def _noise(result: Result, table: pd.DataFrame) -> list[str]:
     code = set(result.runs.loc[result.runs["control"], "code_version"])
     if code != {floor.code_version}:
         lines.append("The noise floor was measured with other code than this experiment.")
-    return lines + _clock(floor, table, seeds)
+    return lines + _clock(floor, devices(measured(result, "decode")), table, seeds)
 
 
-def _clock(floor: Floor, table: pd.DataFrame, seeds: int) -> list[str]:
-    """The noise floor of speed, and the arms whose difference to the control lies below it."""
+def _clock(floor: Floor, device: str, table: pd.DataFrame, seeds: int) -> list[str]:
+    """The noise floor of speed, and the arms whose difference to the control lies below it.
+
+    device: that decoded the answers of `table`; empty where none were decoded.
+    """
     if floor.clock is None or not floor.clock.enough:
         return []
+    if device and device != floor.clock_device:
+        return [f"The noise floor of speed was measured on {floor.clock_device}, not on {device}."]
     bound = floor.clock.bound(seeds)
     rows = table[(table["bench"] == "all") & (table["answers"] == ALL_ANSWERS)]
     within = rows.loc[np.log(rows["speed_ratio"]).abs() < bound, "arm"]

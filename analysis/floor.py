@@ -71,8 +71,10 @@ class Floor:
         rerun: per bench, tau of the same cell trained again: 0 where training is deterministic.
         reseeded: per bench, tau of the control from other seeds: what a change without effect can
             look like.
+        device: that trained, which τ may depend on.
         clock: log of the ratio of speeds of the same drafter, trained and timed again; None where
             nothing was timed.
+        clock_device: that decoded; the clock's floor is of it alone.
     """
 
     target: str
@@ -86,6 +88,7 @@ class Floor:
     rerun: dict[str, Spread]
     reseeded: dict[str, Spread]
     clock: Spread | None
+    clock_device: str
 
     def bound(self, bench: str, seeds: int) -> float:
         """`Spread.bound` of the reseeded control; NaN where that rests on too little."""
@@ -94,6 +97,11 @@ class Floor:
 
 
 _FLOOR = TypeAdapter(Floor)
+
+
+def devices(rows: pd.DataFrame) -> str:
+    """What the rows of a table name as their device."""
+    return "; ".join(sorted(rows["device"].unique()))
 
 
 def place(results: Path, config: Mapping[str, Any], runs: pd.DataFrame) -> Path:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import statistics
-from analysis.floor import Floor, Spread, place, write
+from analysis.floor import Floor, Spread, devices, place, write
 from analysis.load import Result
 from analysis.statistics import CLUSTER, RESAMPLES
 from analysis.table import headline_source, measured
@@ -63,6 +63,7 @@ def measure(result: Result, seed: int = 0, resamples: int = RESAMPLES) -> Floor 
         rerun=rerun,
         reseeded=others,
         clock=spread(timed, np.random.default_rng(seed), resamples) if len(timed) else None,
+        clock_device=devices(timed),
     )  # fmt: skip
 
 

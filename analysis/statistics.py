@@ -186,15 +186,14 @@ def pair(arm: pd.DataFrame, control: pd.DataFrame) -> pd.DataFrame:
 
 
 def pair_speed(arm: pd.DataFrame, control: pd.DataFrame) -> pd.DataFrame:
-    """Answers that both decoded with the target's own output, matched as in `pair`: columns of
-    PAIRED_BY and difference = log(control's seconds / arm's seconds), above 0 where the arm is
-    faster.
+    """Answers that both decoded on equal devices with the target's own output, matched as in
+    `pair`: columns of PAIRED_BY, device and difference = log(control's seconds / arm's seconds),
+    above 0 where the arm is faster.
     """
-    columns = [*PAIRED_BY, "spec_seconds"]
+    keys = [*PAIRED_BY, "device"]
+    columns = [*keys, "spec_seconds"]
     fine = [rows.loc[rows["lossless"].eq(True), columns].dropna() for rows in (arm, control)]
-    pairs = fine[0].merge(
-        fine[1], on=PAIRED_BY, suffixes=("_arm", "_control"), validate="one_to_one"
-    )
+    pairs = fine[0].merge(fine[1], on=keys, suffixes=("_arm", "_control"), validate="one_to_one")
     seconds = pairs["spec_seconds_control"] / pairs["spec_seconds_arm"]
     return pairs.assign(difference=np.log(seconds.astype(float)))
 

@@ -69,6 +69,7 @@ PROMPTS = pa.schema(
         ("tau", pa.float64()),
         ("degenerate", pa.bool_()),
         ("source", pa.string()),  # replay | decode
+        ("device", pa.string()),  # that decoded, and whose seconds they are; empty in replay
         ("ar_seconds", pa.float64()),
         ("spec_seconds", pa.float64()),
         ("lossless", pa.bool_()),  # null where it was not checked

@@ -105,6 +105,7 @@ def _prompt(where: Mapping[str, object], bench: str, index: int, emitted: np.nda
         "tau": float(emitted.sum() / len(emitted)),
         "degenerate": index == 0,
         "source": "replay",
+        "device": "",
         "ar_seconds": np.nan,
         "spec_seconds": np.nan,
         "lossless": pd.NA,
@@ -117,7 +118,11 @@ def _decoded(prompts: Sequence[dict]) -> list[dict]:
     rows = []
     for row in prompts:
         if int(str(row["prompt_id"]).rsplit("/", 1)[1]) < 4:
-            seconds = {"ar_seconds": row["emitted"] * 0.05, "spec_seconds": row["steps"] * 0.06}
+            seconds = {
+                "device": "cpu (2 threads)",
+                "ar_seconds": row["emitted"] * 0.05,
+                "spec_seconds": row["steps"] * 0.06,
+            }
             rows.append({**row, "source": "decode", "lossless": True} | seconds)
     return rows
 

@@ -15,7 +15,9 @@ from analysis.floor import Floor, Spread, place, read, write
 from dflash.model.errors import UserError
 
 SPREAD = Spread((0.01, -0.03, 0.02), 0.03, 0.0, -0.02, None, 0.1, 80)
-FLOOR = Floor("toy", "cpu", "default", "cpu x2", "float32", "1", 3, 80, {}, {"all": SPREAD}, None)
+FLOOR = Floor(
+    "toy", "cpu", "default", "cpu x2", "float32", "1", 3, 80, {}, {"all": SPREAD}, None, ""
+)
 CONFIG = {
     "recipe": "cpu",
     "tier": "default",

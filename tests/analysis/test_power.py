@@ -79,7 +79,9 @@ def floor_of(truth: Truth, rng: np.random.Generator) -> Floor:
     """What `dflash noise` would store for this truth."""
     noise = tau(truth, {"control": 0.0, "reseeded": 0.0}, 80, 3, rng)
     spreads = {"all": spread(st.pair(rows(noise["reseeded"]), rows(noise["control"])), rng, 100)}
-    return Floor("toy", "cpu", "default", "cpu", "float32", "1", 3, 80, spreads, spreads, None)
+    return Floor(
+        "toy", "cpu", "default", "cpu", "float32", "1", 3, 80, spreads, spreads, None, "cpu"
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -207,5 +209,10 @@ def test_caveats_name_the_floor_and_what_is_below_it_in_speed() -> None:
     clock = np.expm1(floor.clock.bound(3))
     assert f"differs by up to {clock:.1%} in 95 of 100 runs; below it: arm." in text
     assert "other code" not in text
+    prompts = found.prompts.assign(source="decode", device="H200")
+    there = replace(found, prompts=pd.concat([found.prompts, prompts]))
+    text = "\n".join(caveats(there, table))
+    assert "The noise floor of speed was measured on cpu, not on H200." in text
+    assert "below it: arm" not in text
     other = result(drawn, floor=replace(floor, code_version="2"))
     assert "measured with other code" in "\n".join(caveats(other, table))

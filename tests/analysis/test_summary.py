@@ -172,7 +172,7 @@ def no_rows(frames: dict[str, pd.DataFrame]) -> None:
     """Tables of an experiment without one answer: columns, but no rows."""
     columns = {
         "prompts": "run_id bench prompt_id domain turn temperature width steps emitted tau "
-        "degenerate source ar_seconds spec_seconds lossless first_divergence",
+        "degenerate source device ar_seconds spec_seconds lossless first_divergence",
         "steps": "run_id bench prompt_id turn source step anchor accepted emitted t_draft "
         "t_verify t_host",
         "survival": "run_id bench slot reached accepted censored labelled correct",
@@ -189,6 +189,27 @@ def test_answers_that_were_not_timed_have_no_speedup(make_result: Make) -> None:
     assert table["speedup"].isna().all()
     assert "| control | 0 " in text
     assert table["speed_stamp"].isna().all()
+
+
+def test_speeds_of_unlike_devices_are_not_compared(make_result: Make) -> None:
+    """Decoding may run on another machine than training, and arms on different ones."""
+
+    def change(frames: dict[str, pd.DataFrame]) -> None:
+        prompts = frames["prompts"]
+        decoded = prompts["source"] == "decode"
+        prompts.loc[decoded, "device"] = "H200"
+        prompts.loc[decoded & prompts["run_id"].str.startswith("worse-"), "device"] = "A100"
+
+    arms = {"control": 0.0, "worse": -0.12, "better": 0.12}
+    text, table = read(make_result(arms=arms, change=change))
+    assert np.isnan(at(table, "worse")["speed_ratio"])
+    assert at(table, "worse")["speedup"] > 0
+    assert at(table, "better")["speed_ratio"] == pytest.approx(1)
+    assert "* Decoded on device A100, H200.\n" in text
+    assert "* Speeds are compared only where both answers were decoded on equal devices." in text
+    plain, _ = read(make_result(experiment="plain"))
+    assert "Decoded on device" not in plain
+    assert "equal devices" not in plain
 
 
 def test_speed_on_few_prompts_is_stamped_though_tau_is_not(make_result: Make) -> None:

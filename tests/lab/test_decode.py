@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
 
 from dflash.lab.config import compose_config
-from dflash.lab.stages.decode import _chosen
+from dflash.lab.stages.decode import _chosen, _prompt_row
 
 ANSWERS = [  # (prompt, bench), by prompt and turn as the rollouts stage leaves them
     *[(f"mt_bench/{prompt}", "mt_bench") for prompt in (7, 7, 3, 3, 5, 5)],
@@ -25,3 +26,17 @@ def test_a_conversation_counts_as_one_prompt_and_is_decoded_whole(count, expecte
     )
     config = compose_config([f"decode.prompts_per_bench={count}"])
     assert list(_chosen(config, evaluation)) == list(expected)
+
+
+@pytest.mark.parametrize(("baseline", "timed"), [("cpu x86_64 x2", True), ("other", False)])
+def test_seconds_of_two_devices_make_no_speedup(baseline, timed):
+    rollout = SimpleNamespace(
+        prompt_id="vicuna/1", turn=0, domain="chat", finish="stop", answer_ids=[1, 2, 3]
+    )
+    ours = {"output": [1, 2], "steps": [[9, 1, 2, 0.1, 0.1, 0.1]], "width": 4, "seconds": 0.3}
+    plain = {"output": [1, 2], "seconds": 0.6, "device": baseline}
+    config = compose_config(["decode.temperature=0"])
+    row = _prompt_row(config, rollout, "vicuna", ours | {"device": "cpu x86_64 x2"}, plain)
+    assert row["device"] == "cpu x86_64 x2"
+    assert (row["ar_seconds"] == 0.6) if timed else math.isnan(row["ar_seconds"])
+    assert row["lossless"]

@@ -33,6 +33,7 @@ def test_noise_is_measured_once_and_found_by_later_experiments(results, small):
     assert len(floor["reseeded"]["vicuna"]["per_seed"]) == 3
     assert len(floor["clock"]["per_seed"]) == 3
     assert floor["clock"]["largest"] > 0
+    assert floor["clock_device"].startswith("cpu ")
 
     table = pd.read_csv(path / "noise" / "summary.csv")
     again = table[(table["arm"] == "again") & (table["bench"] == "all")].iloc[0]

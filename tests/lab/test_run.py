@@ -72,6 +72,7 @@ def test_a_grid_is_run_once_and_read_back(start, lab, small, tmp_path):
     assert replay.groupby("run_id").size().to_dict() == dict.fromkeys(runs.index, 3)
     assert decode.groupby("run_id").size().to_dict() == dict.fromkeys(cells, 1)
     assert decode["lossless"].all()
+    assert set(decode["device"]) == set(result.runs.loc[result.runs["control"], "device"])
     assert set(result.prompts["bench"]) == {"vicuna"}
     walked = result.steps.groupby(["run_id", "source", "prompt_id"])["emitted"].sum()
     counted = result.prompts.set_index(["run_id", "source", "prompt_id"])["emitted"]

@@ -14,6 +14,7 @@ import torch
 from dflash.data.rollouts import Rollout
 from dflash.decoding.speculative import Generation, dflash_generate
 from dflash.lab.config import LabConfig
+from dflash.lab.provenance import device_name
 from dflash.lab.results import Row, write_table
 from dflash.lab.stages.answers import Answers
 from dflash.lab.stages.common import Code, Lab, read_json, write_json
@@ -124,10 +125,11 @@ def _each_prompt(
     todo = [index for index in chosen if not (directory / _file(index)).is_file()]
     if todo:  # the first tokens of a process are slow, and no prompt should pay for them
         _generate(config, chosen[todo[0]][0], target, drafter, WARM_UP)
+    device = device_name(str(target.device))
     for index in lab.bar(todo, "decode" if drafter is not None else "decode plainly"):
         rollout, _ = chosen[index]
         generation = _generate(config, rollout, target, drafter, config.decode.new_tokens)
-        write_json(directory / _file(index), _as_json(generation))
+        write_json(directory / _file(index), _as_json(generation, device))
 
 
 def _generate(
@@ -154,7 +156,7 @@ def _generate(
     return result
 
 
-def _as_json(generation: Generation) -> dict[str, Any]:
+def _as_json(generation: Generation, device: str) -> dict[str, Any]:
     output = generation.output_ids[0, generation.num_input_tokens :].tolist()
     steps = [
         [s.anchor, s.accepted, s.emitted, s.t_draft, s.t_verify, s.t_host] for s in generation.steps
@@ -164,6 +166,7 @@ def _as_json(generation: Generation) -> dict[str, Any]:
         "steps": steps,
         "width": generation.width,
         "seconds": generation.decode_seconds,
+        "device": device,
     }
 
 
@@ -174,6 +177,7 @@ def _prompt_row(
     # Two samplings differ although both are the target's: only greedy outputs can be compared.
     greedy = config.decode.temperature == 0
     divergence = first_divergence(ours["output"], plain["output"]) if greedy else None
+    comparable = greedy and ours["device"] == plain["device"]
     return identity(rollout, bench, "decode") | {
         "domain": rollout.domain,
         "temperature": config.decode.temperature,
@@ -182,7 +186,8 @@ def _prompt_row(
         "emitted": emitted,
         "tau": ratio(emitted, len(ours["steps"])),
         "degenerate": is_degenerate(rollout),
-        "ar_seconds": plain["seconds"] if greedy else NAN,
+        "device": ours["device"],
+        "ar_seconds": plain["seconds"] if comparable else NAN,
         "spec_seconds": ours["seconds"],
         "lossless": divergence is None if greedy else None,
         "first_divergence": divergence,

@@ -86,6 +86,7 @@ def _prompt_row(row: ReplayRow, rollout: Rollout, bench: str, temperature: float
         "emitted": sum(lengths),
         "tau": ratio(sum(lengths), len(lengths)),
         "degenerate": is_degenerate(rollout),
+        "device": "",
         "ar_seconds": NAN,
         "spec_seconds": NAN,
         "lossless": None,
