@@ -66,7 +66,7 @@ def recorded(monkeypatch):
     calls = []
 
     def install(effect=None):
-        def fake(lab, experiment, results, together):
+        def fake(lab, experiment, results, together, quota):
             calls.append((lab, experiment, results, together))
             raise effect or UserError("stop here")
 

@@ -33,26 +33,26 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _ablate(arguments: argparse.Namespace) -> int:
-    return _run(arguments, arguments.name)
+    return _run(arguments, arguments.name, arguments.together)
 
 
 def _noise(arguments: argparse.Namespace) -> int:
     return _run(arguments, "noise")
 
 
-def _run(arguments: argparse.Namespace, name: str) -> int:
+def _run(arguments: argparse.Namespace, name: str, together: bool = False) -> int:
     """Run an experiment, write everything that derives from its tables and print the summary."""
     from dflash.lab.experiment import load_experiment
 
     experiment = load_experiment(name, arguments.overrides)
 
     from analysis.report import write_report
-    from dflash.lab.plan.quota import Quota, hold_to_quota
+    from dflash.lab.plan.quota import Quota
     from dflash.lab.run import run_experiment
 
-    lab = open_lab(arguments)
-    hold_to_quota(lab, experiment, Quota.of_environment())
-    finished = run_experiment(lab, experiment, arguments.results, arguments.together)
+    finished = run_experiment(
+        open_lab(arguments), experiment, arguments.results, together, Quota.of_environment()
+    )
     report = write_report(finished.directory, ("png",) if finished.measured else ())
     say(report.read_text(encoding="utf-8"))
     say(f"tables, summary and figures: {finished.directory}")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from dflash.lab.config import LabConfig, config_from_tree
 from dflash.lab.experiment import Arm, Experiment
+from dflash.lab.grid import Describe
 from dflash.lab.pipeline import check_cell
 from dflash.lab.schema import difference, patched
 from dflash.lab.stages.answers import build_answers
@@ -25,9 +26,7 @@ from dflash.lab.stages.target import TargetInfo, target_info
 from dflash.model.errors import UserError
 from dflash.model.flops import STEP_CONTEXT, Sizes, Work, forward_flops
 from dflash.model.taps import resolve_taps
-from dflash.target import TargetConfig
 
-Describe = Callable[[Lab, TargetConfig], TargetInfo]
 MOST = 1_000_000  # steps; more is no match but a mistake
 
 
@@ -37,11 +36,13 @@ class Rule:
 
     Attributes:
         key: dotted name of the setting that every arm gets.
-        solve: (lab, control, arm, target, seeds) -> its value.
+        present: (lab, arm, target) -> its value as the arm is.
+        solve: (lab, control, arm, target, seeds) -> its value at the control's budget.
         planned: known without the target's answers or a measurement.
     """
 
     key: str
+    present: Callable[[Lab, LabConfig, TargetInfo], int]
     solve: Callable[[Lab, LabConfig, LabConfig, TargetInfo, tuple[int, ...]], int]
     planned: bool
 
@@ -89,6 +90,8 @@ def _matched(lab: Lab, experiment: Experiment, arm: Arm, info: TargetInfo) -> Ar
         raise UserError(f"arm {arm.name} sets {rule.key}, which match={experiment.match} decides")
     try:
         value = rule.solve(lab, control, arm.config, info, experiment.seeds)
+        if value == rule.present(lab, arm.config, info):
+            return arm  # it costs what the control does
         tree = patched(arm.config.tree(), {rule.key: value})
         config = config_from_tree(tree, arm.config.recipe, arm.config.tier)
         config = dataclasses.replace(config, executor=arm.config.executor)
@@ -108,13 +111,17 @@ def _draft_flops(config: LabConfig, info: TargetInfo) -> float:
     return forward_flops(Sizes.of(info.hf_config), config.drafter, taps, work).total
 
 
+def _width(lab: Lab, config: LabConfig, info: TargetInfo) -> int:
+    return config.drafter.mlp_size or int(info.hf_config.get_text_config().intermediate_size)
+
+
 def _by_width(cost: Callable[[LabConfig, TargetInfo], float]) -> Callable[..., int]:
     """A solver for a cost that grows linearly with the MLPs' inner width."""
 
     def solve(
         lab: Lab, control: LabConfig, arm: LabConfig, info: TargetInfo, seeds: tuple[int, ...]
     ) -> int:
-        size = arm.drafter.mlp_size or int(info.hf_config.get_text_config().intermediate_size)
+        size = _width(lab, arm, info)
         wider = dataclasses.replace(arm.drafter, mlp_size=size + 1)
         own = cost(arm, info)
         per_neuron = cost(dataclasses.replace(arm, drafter=wider), info) - own
@@ -163,13 +170,16 @@ def _by_time(
     lab: Lab, control: LabConfig, arm: LabConfig, info: TargetInfo, seeds: tuple[int, ...]
 ) -> int:
     """Steps that take the arm as long as the control takes for its own, by their measured pace."""
+    for config in (control, arm):
+        if config.train.devices > 1:
+            raise UserError.of("train.devices", config.train.devices, "1 with match=wall_time")
     pace = build_pace(lab, control, arm, info)
     return max(1, round(_steps(lab, control, info) * pace["control"] / pace["arm"]))
 
 
 RULES: dict[str, Rule] = {
-    "parameters": Rule("drafter.mlp_size", _by_width(_parameters), planned=True),
-    "draft_flops": Rule("drafter.mlp_size", _by_width(_draft_flops), planned=True),
-    "tokens": Rule("train.steps", _by_tokens, planned=False),
-    "wall_time": Rule("train.steps", _by_time, planned=False),
+    "parameters": Rule("drafter.mlp_size", _width, _by_width(_parameters), planned=True),
+    "draft_flops": Rule("drafter.mlp_size", _width, _by_width(_draft_flops), planned=True),
+    "tokens": Rule("train.steps", _steps, _by_tokens, planned=False),
+    "wall_time": Rule("train.steps", _steps, _by_time, planned=False),
 }

@@ -120,15 +120,22 @@ def load_experiment(
     names = [arm.name for arm in arms]
     if len(set(names)) < len(names):
         raise UserError.of("arms", max(names, key=names.count), "names that the grid does not use")
+    match = _match(text.get("match") or "")
+    invariants = parse_invariants(text.get("invariants", []), names)
+    if match == "parameters" and any(item.what == match for item in invariants):
+        raise UserError("invariants: 'same parameters' is what match=parameters sees to already")
+    seeds = config.seeds or parse_seeds(text.get("seeds", [0, 1, 2]))
+    if not seeds:
+        raise UserError.of("seeds", [], "at least one, e.g. [0,1,2]")
     return Experiment(
         name=path.stem,
         question=str(text["question"]).strip(),
         hypothesis=str(text["hypothesis"]).strip(),
         paper=str(text["paper"]).strip(),
         arms=tuple(arms),
-        seeds=config.seeds or parse_seeds(text.get("seeds", [0, 1, 2])),
-        match=_match(text.get("match") or ""),
-        invariants=parse_invariants(text.get("invariants", []), names),
+        seeds=seeds,
+        match=match,
+        invariants=invariants,
         path=path,
     )
 

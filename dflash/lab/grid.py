@@ -25,6 +25,7 @@ from dflash.lab.store import Key
 from dflash.model.errors import UserError
 from dflash.target import TargetConfig
 
+Describe = Callable[[Lab, TargetConfig], TargetInfo]
 NAN = float("nan")
 HASHES = ("order_hash", "anchor_hash", "feature_hash", "init_hash")
 # Told by the run that trained, which may have been on another machine, by another commit.
@@ -65,23 +66,28 @@ def floor_id_of(name: str) -> str:
     return f"floor-{name}"
 
 
-def plan_arms(
-    lab: Lab,
-    experiment: Experiment,
-    describe: Callable[[Lab, TargetConfig], TargetInfo] = target_info,
-) -> list[PlannedArm]:
-    """Check every arm against its target.
+def plan_arm(lab: Lab, arm: Arm, describe: Describe = target_info) -> PlannedArm:
+    """Check one arm against its target.
 
     Args:
         describe: what is known of a target; the default loads one that the store does not hold.
 
     Raises:
+        UserError: it cannot run.
+    """
+    info = describe(lab, arm.config.target)
+    return PlannedArm(arm, info, check_cell(arm.config, info))
+
+
+def plan_arms(
+    lab: Lab, experiment: Experiment, describe: Describe = target_info
+) -> list[PlannedArm]:
+    """Check every arm.
+
+    Raises:
         UserError: an arm that cannot run, or that breaks an invariant, named.
     """
-    planned = []
-    for arm in experiment.arms:
-        info = describe(lab, arm.config.target)
-        planned.append(PlannedArm(arm, info, check_cell(arm.config, info)))
+    planned = [plan_arm(lab, arm, describe) for arm in experiment.arms]
     control = {"parameters": planned[0].parameters}
     for item in planned:
         own = {"parameters": item.parameters}

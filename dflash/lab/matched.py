@@ -53,8 +53,6 @@ ORDER = (
     *ROLLOUTS,
     SEED,
     Governor("train.sequences"),
-    Governor("train.steps"),
-    Governor("train.epochs"),
     Governor("train.max_length"),
 )
 ANCHORS = (
@@ -176,17 +174,24 @@ def prove_matched(outcomes: Sequence[Outcome], invariants: Sequence[Invariant] =
 
 def _broken(invariants: Sequence[Invariant], control: Outcome, other: Outcome) -> str | None:
     """The first invariant that a run breaks, in words."""
-    facts = [item.cell.trained.facts for item in (control, other) if item.cell is not None]
+    facts = _facts_beside(control, other)
     asked = {item.what: MEASURED[item.what] for item in invariants if item.what in MEASURED}
     values = [{what: told[fact] for what, fact in asked.items()} for told in facts]
     return broken(invariants, other.planned.arm.name, *values)
+
+
+def _facts_beside(*outcomes: Outcome) -> list[dict[str, Any]]:
+    """Facts of runs; what they were fed, as far as the shortest of them went."""
+    runs = [item.cell.trained for item in outcomes if item.cell is not None]
+    steps = min(run.facts["steps"] for run in runs)
+    return [run.facts_at(steps) for run in runs]
 
 
 def compare(control: Outcome | None, other: Outcome) -> list[Comparison]:
     """Every aspect of two runs; none when one of them failed."""
     if control is None or control.cell is None or other.cell is None:
         return []
-    theirs, ours = control.cell.trained.facts, other.cell.trained.facts
+    theirs, ours = _facts_beside(control, other)
     arms = (control.planned.arm, other.planned.arm)
     found = []
     for aspect in ASPECTS:

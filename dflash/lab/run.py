@@ -13,10 +13,11 @@ from dflash.lab.cells import outcomes_by_seed, prepare
 from dflash.lab.executors.choice import choose_executor
 from dflash.lab.experiment import Experiment
 from dflash.lab.files import write_text
-from dflash.lab.grid import Outcome, plan_arms, plan_text, result_tables
+from dflash.lab.grid import Outcome, plan_arm, plan_arms, plan_text, result_tables
 from dflash.lab.lineage import write_diffs, write_lineage
 from dflash.lab.matched import prove_matched
 from dflash.lab.pipeline import run_shared
+from dflash.lab.plan.quota import NO_LIMIT, Quota, hold_to_quota
 from dflash.lab.results import write_results
 from dflash.lab.stages.common import Lab, write_json
 from dflash.lab.store import no_space_is_user_error
@@ -33,7 +34,11 @@ class Finished:
 
 
 def run_experiment(
-    lab: Lab, experiment: Experiment, results: Path, together: bool = False
+    lab: Lab,
+    experiment: Experiment,
+    results: Path,
+    together: bool = False,
+    quota: Quota = NO_LIMIT,
 ) -> Finished:
     """Bring every cell into the store and write ``results/<experiment>/``.
 
@@ -44,18 +49,22 @@ def run_experiment(
     Args:
         together: the arms of a seed train in this process from one pass over the target's
             features; the results are the same.
+        quota: what the missing work may cost.
 
     Raises:
         UserError: a configuration that cannot run, before anything has run; or the store is
             damaged or full, with nothing lost.
     """
+    hold_to_quota(lab, experiment, quota)
     executor = choose_executor(lab, experiment.config)
     if together:
         check_together(experiment)
-    planned = plan_arms(lab, experiment)
     if experiment.match:
+        possible = [plan_arm(lab, arm) for arm in experiment.arms]
+        prepare(lab, executor, possible[0])  # budgets are counted on the answers
         experiment = match_budget(lab, experiment)
-        planned = plan_arms(lab, experiment)
+        hold_to_quota(lab, experiment, quota)
+    planned = plan_arms(lab, experiment)
     lab.say(plan_text(lab, experiment, planned))
     control = planned[0]
     prepare(lab, executor, control)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from dflash.data.collate import BlockBatch
 from dflash.target.files import replacing
+from dflash.training.record import FED_HASHES
 
 DIGITS = 16  # of a recorded hash: 64 bits
 SAMPLED = 4  # positions of a sequence whose features are hashed, others in every step
@@ -42,7 +43,7 @@ class FeedRecord(Callback):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.fed = Row("", "", "")
+        self.chain: list[Row] = []  # what was fed up to every step
         self.init: dict[str, str] = {}
 
     def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
@@ -59,7 +60,8 @@ class FeedRecord(Callback):
     ) -> None:
         own = [row for part in batch for row in row_hashes(part, trainer.global_step)]
         rows = gathered(own, trainer.world_size)
-        self.fed = Row(*map(chained, self.fed, zip(*rows, strict=True)))
+        before = self.chain[-1] if self.chain else Row("", "", "")
+        self.chain.append(Row(*map(chained, before, zip(*rows, strict=True))))
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.is_global_zero:
@@ -68,15 +70,14 @@ class FeedRecord(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "order_hash": self.fed.order,
-            "anchor_hash": self.fed.anchors,
-            "feature_hash": self.fed.features,
+            **dict(zip(FED_HASHES, self.chain[-1], strict=True)),
+            "chain": [list(row) for row in self.chain],
             "init_hash": _short(json.dumps(self.init, sort_keys=True).encode()),
             "init": self.init,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.fed = Row(*(state_dict[f"{name}_hash"] for name in ("order", "anchor", "feature")))
+        self.chain = [Row(*row) for row in state_dict["chain"]]
         self.init = state_dict["init"]
 
 

@@ -34,6 +34,7 @@ from dflash.training.lockstep import Pace, alone
 from dflash.training.module import Borrowed, DrafterTraining
 from dflash.training.moves import largest_moves, starting_values
 from dflash.training.precision import precision_of
+from dflash.training.record import FED
 from dflash.training.sharding import strategy_of, whole_state
 from dflash.training.trackers import build_tracker, log_parameters
 
@@ -48,7 +49,6 @@ CHATTER = (
     ".*does not have many workers.*",  # batches are read from mapped memory
 )
 FINISHED = "clock.json"
-FED = "fed.json"
 
 
 @dataclass(frozen=True)
@@ -166,13 +166,15 @@ def train_drafter(
     if trainer.is_global_zero:
         _save(drafter, state, directory / DRAFTER)
     trainer.strategy.barrier()  # the first process has written what the others read next
+    fed = json.loads((directory / FED).read_text())
+    del fed["chain"]  # stays in the file: thousands of hashes are no fact to show
     return TrainResult(
         path=directory / DRAFTER,
         parameters=sum(value.numel() for value in start.values()),
         steps=steps,
         moved=largest_moves(state, start),
         **json.loads((directory / FINISHED).read_text()),
-        **json.loads((directory / FED).read_text()),
+        **fed,
     )
 
 

@@ -28,7 +28,12 @@ def supervised_slots(
     """
     kept = [rollouts[row] for row in trainable_rows(rollouts, config.max_length)]
     batches = StepBatches(
-        kept, None, config, switches.block_size, seed, total_steps(config, len(kept))
+        kept,
+        None,
+        config,
+        switches.block_size,
+        seed + config.seed_shift,
+        total_steps(config, len(kept)),
     )
     known = np.ones(vocab_size, dtype=bool)
     if switches.vocab != "full":

@@ -13,6 +13,7 @@ from dflash.lab.grid import plan_arms
 from dflash.lab.results import read_table
 from dflash.lab.run import run_experiment
 from dflash.lab.stages import pace
+from dflash.lab.stages.target import target_info
 from dflash.model.errors import UserError
 from dflash.model.flops import STEP_CONTEXT, Sizes, Work, forward_flops
 
@@ -96,6 +97,47 @@ def test_wall_time_follows_the_measured_pace(matched, lab, monkeypatch):
     again = matched(DEEP, "wall_time")  # a second measurement would hardly give the same figures
     assert again.arms[1].config == experiment.arms[1].config
     assert len(lab.store.entries("pace")) == 1
+
+
+@pytest.mark.parametrize(("match", "setting"), [("parameters", "mlp_size"), ("tokens", "steps")])
+def test_an_arm_that_costs_the_same_is_left_alone(matched, match, setting):
+    experiment = matched("  causal: {drafter.attention.block: causal}", match)
+    assert experiment.arms[1].matched == {}
+    assert setting not in str(experiment.arms[1].diff)
+
+
+def test_slots_are_counted_as_they_are_trained(matched, lab, tmp_path):
+    """From shifted seeds the control itself sees other slots."""
+    experiment = matched("  other: {train.seed_shift: 1000}", "tokens", "seeds=[0]")
+    finished = run_experiment(lab, experiment, tmp_path / "results")
+    runs = [r for r in read_table(finished.directory / "runs.parquet") if r["kind"] == "drafter"]
+    control, other = (next(r for r in runs if r["arm"] == arm) for arm in ("control", "other"))
+    assert abs(control["tokens"] - other["tokens"]) <= other["tokens"] / other["steps"]
+
+
+@pytest.mark.parametrize(
+    ("override", "same"),
+    [
+        ("train.checkpoint_every=7", True),
+        ("train.logger=tensorboard", True),
+        ("train.steps=99", True),
+        ("data.mode=online", False),
+        ("data.feature_dtype=float32", False),
+        ("train.lr=0.5", False),
+    ],
+)
+def test_a_pace_is_measured_again_where_it_may_differ(lab, small, small_overrides, override, same):
+    before, after = (
+        load_experiment(small, [*small_overrides, *more]).config for more in ([], [override])
+    )
+    info = target_info(lab, before.target)
+    keys = [pace.pace_key(config, config, info).name for config in (before, after)]
+    assert (keys[0] == keys[1]) is same
+
+
+def test_several_devices_have_no_pace(matched):
+    with pytest.raises(UserError, match=r"train\.devices=2 is not valid; allowed: 1 with match"):
+        matched(DEEP, "wall_time", "train.devices=2")
 
 
 def test_an_arm_that_sets_what_the_match_decides_is_refused(matched):

@@ -118,6 +118,11 @@ def test_an_experiment_can_be_a_file_of_ones_own(tmp_path):
         ("  a: {train.lr: [", "not readable YAML"),
         ("  - a", "arms must map"),
         ("  a: {train.lr: 0.5}\nmatch: money", "match='money'"),
+        ("  a: {train.lr: 0.5}\nseeds: []", "seeds=[] is not valid"),
+        (
+            "  a: {train.lr: 0.5}\nmatch: parameters\ninvariants: [same parameters]",
+            "match=parameters sees to",
+        ),
         ("  a: {train.lr: 0.5}\ninvariants: [same colour]", "invariants='same colour'"),
         ("  a: {train.lr: 0.5}\ninvariants: [same parameters except b]", "of the experiment: co"),
         ("  a: {train.lr: 0.5}\ninvariants: same parameters", "invariants must be a list"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from tests.training.toys import SHAPES, toy
 SHIPPED = Path(__file__).resolve().parents[2] / "experiments"
 ROLLOUTS = made_up(SHAPES, vocab=20)
 FACTS = {
+    "steps": 2,
     "order_hash": "o",
     "anchor_hash": "a",
     "feature_hash": "f",
@@ -84,6 +86,20 @@ def test_a_declared_difference_fails_the_run_where_an_invariant_forbids_it(confi
         assert (proof.outcomes[1].cell is not None) is kept
     broken = prove_matched([outcome("control", config), arm], promise).outcomes[1].error
     assert broken == "not matched: arm breaks 'same order except other': x, the control has o"
+
+
+def test_runs_of_other_lengths_are_compared_as_far_as_both_went(config, tmp_path):
+    chain = [["o1", "a1", "f1"], ["o", "a", "f"], ["o3", "a3", "f3"]]
+    (tmp_path / "fed.json").write_text(json.dumps({"chain": chain}))
+    patch = {"train.steps": 3}
+    for start, kept in (("a", True), ("x", False)):
+        chain[1][1] = start
+        (tmp_path / "fed.json").write_text(json.dumps({"chain": chain}))
+        longer = outcome("arm", config, patch, steps=3, order_hash="o3", anchor_hash="a3")
+        trained = replace(longer.cell.trained, checkpoint=tmp_path / "drafter")
+        longer = replace(longer, cell=replace(longer.cell, trained=trained))
+        proof = prove_matched([outcome("control", config), longer])
+        assert (proof.outcomes[1].cell is not None) is kept
 
 
 @pytest.mark.parametrize("what", OTHER)

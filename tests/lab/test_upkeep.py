@@ -173,6 +173,7 @@ def test_gc_keeps_what_results_need_and_shows_before_it_removes(store, catalogue
         needed.name,
         wanted.name,
         ".in-use",
+        "journal.jsonl",
     }
     assert list(collect(catalogue(), [], 0, remove=True)) == ["0 items, 0 bytes removed"]
 

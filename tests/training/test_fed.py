@@ -144,7 +144,7 @@ def test_the_starting_values_are_those_before_the_first_step(
 
 def test_a_resumed_run_reports_the_start_of_its_first_part(tmp_path):
     record = FeedRecord(tmp_path / "fed.json")
-    state = {f"{name}_hash": name for name in ("order", "anchor", "feature", "init")}
+    state = {"chain": [["order", "anchor", "feature"]]}
     record.init = {"fc.weight": "1:b"}
     record.load_state_dict(state | {"init": {"fc.weight": "1:a"}})
     assert record.state_dict()["init"] == {"fc.weight": "1:a"}

@@ -78,10 +78,9 @@ def make_plan(lab: Lab, experiment: Experiment, assumed: Assumed | None = None) 
             targets[config] = planned_target(lab, config)
         return targets[config].info
 
-    planned = plan_arms(lab, experiment, describe)
     if experiment.match:
         experiment = match_planned(lab, experiment, describe)
-        planned = plan_arms(lab, experiment, describe)
+    planned = plan_arms(lab, experiment, describe)
     lengths: dict[str, Lengths] = {}
     cells = tuple(_cell(lab, item, assumed, lengths) for item in planned)
     entries: dict[str, Entry] = {}

@@ -63,6 +63,9 @@ class Quota:
         return cls.parse(os.environ.get(VARIABLE, ""))
 
 
+NO_LIMIT = Quota()
+
+
 def check_quota(quota: Quota, bill: Bill) -> None:
     """Refuse what is beyond a limit, and what cannot be held against it.
 
@@ -90,7 +93,7 @@ def hold_to_quota(lab: Lab, experiment: Experiment, quota: Quota) -> None:
     Raises:
         UserError: see ``check_quota`` and ``make_plan``.
     """
-    if quota == Quota():
+    if quota == NO_LIMIT:
         return
     plan = make_plan(lab, experiment)
     if not on_gpu(plan.target.info.device):

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from dflash.lab.config import LabConfig
-from dflash.lab.schema import plain
 from dflash.lab.stages.answers import Answers, answers_key, build_answers
 from dflash.lab.stages.common import Code, Lab, read_json, write_json
-from dflash.lab.stages.features import build_split_features
+from dflash.lab.stages.features import build_split_features, features_key
 from dflash.lab.stages.target import TargetInfo
-from dflash.lab.stages.train import feature_source
+from dflash.lab.stages.train import feature_source, train_key
 from dflash.lab.store import Key
 
 CODE = Code(
@@ -33,13 +31,24 @@ WARM_UP = ("control", "arm")
 
 def pace_key(control: LabConfig, arm: LabConfig, info: TargetInfo) -> Key:
     """Key of one measurement; how long the arms train otherwise does not matter to it."""
-    parts: dict[str, Any] = {"device": info.device, "target": info.identity, "steps": STEPS}
+    parts: dict[str, Any] = {"device": info.device, "steps": STEPS}
     inputs: dict[str, str] = {}
     for name, config in (("control", control), ("arm", arm)):
-        short = dataclasses.replace(config.train, steps=STEPS)
-        parts[name] = {"drafter": asdict(config.drafter), "train": asdict(short)}
-        inputs[name] = answers_key(config, "train", info.identity).name
-    return CODE.key("pace", plain(parts), inputs)
+        rollouts = answers_key(config, "train", info.identity).name
+        features = features_key(config, "train", info, rollouts)
+        read = None if features is None else features.name
+        key = train_key(_short(config), 0, info.identity, rollouts, read)
+        parts[name] = key.config
+        inputs |= {f"{name} {role}": entry for role, entry in key.inputs.items()}
+    return CODE.key("pace", parts, inputs)
+
+
+def _short(config: LabConfig) -> LabConfig:
+    """The same, for as many steps as are measured."""
+    train = dataclasses.replace(
+        config.train, steps=STEPS, logger="csv", checkpoint_every=STEPS + 1, seed_shift=0, replica=0
+    )
+    return dataclasses.replace(config, train=train)
 
 
 def build_pace(lab: Lab, control: LabConfig, arm: LabConfig, info: TargetInfo) -> dict[str, float]:
@@ -76,9 +85,8 @@ def _train(
     features = build_split_features(lab, config, "train", info, answers)
     scratch = directory / ".run"
     shutil.rmtree(scratch, ignore_errors=True)
-    short = dataclasses.replace(config.train, steps=STEPS, logger="csv", checkpoint_every=STEPS + 1)
     result = train_drafter(
-        short,
+        _short(config).train,
         config.drafter,
         target,
         answers.rollouts(),

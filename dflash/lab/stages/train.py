@@ -32,6 +32,7 @@ from dflash.training.config import IRRELEVANT
 from dflash.training.lockstep import Pace, alone
 from dflash.training.precision import precision_of
 from dflash.training.ranks import is_first_rank
+from dflash.training.record import FED, FED_HASHES
 
 if TYPE_CHECKING:
     from dflash.training.run import TrainResult
@@ -83,6 +84,13 @@ class Trained:
         for path in (folder / "config.json", *weights):
             digest.update(path.read_bytes())
         return cls(f"checkpoint-{digest.hexdigest()[:16]}", folder, {})
+
+    def facts_at(self, steps: int) -> dict[str, Any]:
+        """The facts, with the hashes of what the first ``steps`` steps were fed."""
+        if steps == self.facts["steps"]:
+            return self.facts
+        chain = read_json(self.checkpoint.parent / FED)["chain"]
+        return self.facts | dict(zip(FED_HASHES, chain[steps - 1], strict=True))
 
     @property
     def hf_config(self) -> Qwen3Config:
