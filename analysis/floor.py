@@ -1,8 +1,9 @@
 """The noise floor of one setting: how far apart two arms lie that do not differ.
 
 `dflash noise` measures it (`analysis.noise`). It is kept beside the experiments, in
-`noise/<target>/<setting>/noise.json`, where every later experiment of the same setting finds it. A
-setting is the control's whole configuration and the device: no floor is lent to another budget.
+`noise/<target>/<setting>/noise.json`, where the report of every later experiment of the same
+setting finds it and keeps a copy. A setting is the control's whole configuration and the device: no
+floor is lent to another budget.
 """
 
 from __future__ import annotations
@@ -23,8 +24,7 @@ from analysis.verdict import MIN_PROMPTS, MIN_SEEDS
 from dflash.model.errors import UserError
 from dflash.target.files import replacing
 
-# What changes how a run is watched or resumed, not what it computes.
-IRRELEVANT = ("logger", "checkpoint_every")
+NAME = "noise.json"
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class Floor:
     """What noise.json holds.
 
     Attributes:
+        setting: see `setting`.
         rerun: per bench, tau of the same cell trained again: 0 where training is deterministic.
         reseeded: per bench, tau of the control from other seeds: what a change without effect can
             look like.
@@ -78,6 +79,7 @@ class Floor:
     """
 
     target: str
+    setting: str
     recipe: str
     tier: str
     device: str
@@ -104,24 +106,49 @@ def devices(rows: pd.DataFrame) -> str:
     return "; ".join(sorted(rows["device"].unique()))
 
 
-def place(results: Path, config: Mapping[str, Any], runs: pd.DataFrame) -> Path:
-    """Where the floor of an experiment's setting belongs below `results`.
+def setting(config: Mapping[str, Any], runs: pd.DataFrame) -> str:
+    """Names recipe, tier and everything else that a floor is of.
 
     config: what config.yaml says; runs: its `runs`, for the device.
     """
-    control = {name: dict(part) for name, part in config["control"].items() if name != "seeds"}
-    for name in IRRELEVANT:
-        control["train"].pop(name, None)
     fine = runs[(runs["kind"] == "drafter") & (runs["status"] == "ok")]
-    devices = sorted(fine["device"].unique())
-    text = json.dumps([control, devices], sort_keys=True)
+    text = json.dumps([config["setting"], devices(fine)])
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    setting = f"{config['recipe']}-{config['tier']}-{digest}"
-    return results / "noise" / control["target"]["name"] / setting / "noise.json"
+    return f"{config['recipe']}-{config['tier']}-{digest}"
+
+
+def place(results: Path, config: Mapping[str, Any], runs: pd.DataFrame) -> Path:
+    """Where the floor of an experiment's setting belongs below `results`."""
+    return results / "noise" / config["control"]["target"]["name"] / setting(config, runs) / NAME
+
+
+def find(directory: Path, config: Mapping[str, Any], runs: pd.DataFrame) -> Floor | None:
+    """The floor of an experiment: the copy its report kept, else the one at its `place`.
+
+    Raises UserError, in one line, if the file is not one of this version.
+    """
+    own = read(directory / NAME)
+    if own is not None and own.setting == setting(config, runs):
+        return own
+    return read(place(directory.parent, config, runs))
+
+
+def keep(directory: Path, config: Mapping[str, Any], runs: pd.DataFrame) -> Floor | None:
+    """Copy the newest floor of an experiment beside its tables: its verdicts can be had again from
+    that folder alone. Returns the floor; without one, a copy of another setting goes.
+
+    Raises UserError, in one line, if the file is not one of this version.
+    """
+    found = read(place(directory.parent, config, runs)) or find(directory, config, runs)
+    if found is None:
+        (directory / NAME).unlink(missing_ok=True)
+    else:
+        write(found, directory / NAME)
+    return found
 
 
 def read(path: Path) -> Floor | None:
-    """The floor at `place`, None if it was not measured.
+    """The floor in a file, None if there is no such file.
 
     Raises UserError, in one line, if the file is not one of this version.
     """

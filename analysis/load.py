@@ -12,8 +12,8 @@ import pandas as pd
 import yaml
 from pyarrow import ArrowException
 
-from analysis.floor import Floor, place
-from analysis.floor import read as read_floor
+from analysis.floor import Floor
+from analysis.floor import find as find_floor
 from analysis.schema import KEYS, TABLES
 from dflash.model.errors import UserError
 
@@ -69,7 +69,7 @@ def load(experiment: str, results_dir: str | Path = "results") -> Result:
                 f"{directory}/{name}.parquet: run_id={min(strangers)!r} is not in runs.parquet"
             )
     config = _config(directory)
-    noise = read_floor(place(root, config, runs)) if "recipe" in config else None
+    noise = find_floor(directory, config, runs) if "setting" in config else None
     return Result(
         experiment, directory, **frames, config=config, matched=_matched(directory), floor=noise
     )

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import statistics
-from analysis.floor import Floor, Spread, devices, place, write
+from analysis.floor import Floor, Spread, devices, place, setting, write
 from analysis.load import Result
 from analysis.statistics import CLUSTER, RESAMPLES
 from analysis.table import headline_source, measured
@@ -56,6 +56,7 @@ def measure(result: Result, seed: int = 0, resamples: int = RESAMPLES) -> Floor 
     return Floor(
         **{name: "; ".join(sorted(runs[name].unique())) for name in
            ("target", "device", "dtype", "code_version")},
+        setting=setting(result.config, result.runs),
         recipe=result.config["recipe"],
         tier=result.config["tier"],
         seeds=len(others["all"].per_seed),

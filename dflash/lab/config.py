@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +32,7 @@ from dflash.lab.schema import check_name, default_tree, names_of, nearest, plain
 from dflash.model.errors import UserError
 from dflash.model.switches import DrafterSwitches, parse_dataclass
 from dflash.target.config import TargetConfig
-from dflash.training.config import TrainConfig
+from dflash.training.config import IRRELEVANT, TrainConfig
 
 GROUPS = ("target", "recipe", "tier")
 SCHEMA = "dflash_schema"
@@ -58,6 +60,14 @@ class LabConfig:
         tree = dataclasses.asdict(self)
         del tree["recipe"], tree["tier"], tree["executor"]
         return plain(tree)
+
+    @property
+    def setting(self) -> str:
+        """Names all that a measurement may depend on but its seed: what a noise floor is of."""
+        tree = self.tree()
+        del tree["seeds"]
+        tree["train"] = {k: v for k, v in tree["train"].items() if k not in IRRELEVANT}
+        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
 
 
 SECTIONS: dict[str, type] = {

@@ -14,6 +14,7 @@ the machine on which it was made.
 | one row per run, prompt, verification step and slot | `runs.parquet`, `prompts.parquet`, \
 `steps.parquet`, `survival.parquet` |
 | the experiment as written and as resolved | `experiment.yaml`, `config.yaml` |
+| the noise floor that verdicts were held against, where one was measured | `noise.json` |
 | what the data was and what was dropped | `data_card.json` |
 | prompts and the target's answers, as token ids | `rollouts/<entry>/rollouts.parquet` |
 | drafters in the public checkpoints' layout | {checkpoints} |

@@ -97,6 +97,7 @@ def config_text(experiment: Experiment) -> str:
         "paper": experiment.paper,
         "recipe": experiment.config.recipe,
         "tier": experiment.config.tier,
+        "setting": experiment.config.setting,
         "seeds": list(experiment.seeds),
         "control": experiment.config.tree(),
         "arms": {

@@ -126,7 +126,7 @@ def test_contrasts_are_held_against_the_noise_floor(crossed: Result) -> None:
     def judged(bound: float) -> pd.DataFrame:
         one = Spread((1.0,) * 3, 1.0, 1.0, None, None, 0.0, 80)
         spread = dataclasses.replace(one, per_seed=(bound / one.bound(3),) * 3)
-        floor = Floor("", "", "", "", "", "", 3, 80, {}, {"all": spread}, None, "")
+        floor = Floor("", "", "", "", "", "", "", 3, 80, {}, {"all": spread}, None, "")
         result = dataclasses.replace(crossed, floor=floor)
         return contrasts(result, resamples=FEW).set_index("contrast")
 

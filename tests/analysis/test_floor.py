@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,22 +10,18 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.floor import Floor, Spread, place, read, write
+from analysis.floor import Floor, Spread, find, keep, place, read, setting, write
 from dflash.model.errors import UserError
 
 SPREAD = Spread((0.01, -0.03, 0.02), 0.03, 0.0, -0.02, None, 0.1, 80)
 FLOOR = Floor(
-    "toy", "cpu", "default", "cpu x2", "float32", "1", 3, 80, {}, {"all": SPREAD}, None, ""
+    "toy", "", "cpu", "default", "cpu x2", "float32", "1", 3, 80, {}, {"all": SPREAD}, None, ""
 )
 CONFIG = {
     "recipe": "cpu",
     "tier": "default",
-    "control": {
-        "target": {"name": "toy"},
-        "drafter": {"num_layers": 1},
-        "train": {"lr": 1e-3, "logger": "csv", "checkpoint_every": 50},
-        "seeds": [0, 1],
-    },
+    "setting": "1234",
+    "control": {"target": {"name": "toy"}},
 }
 RUNS = pd.DataFrame({"kind": ["drafter", "floor"], "status": "ok", "device": ["cpu x2", "?"]})
 
@@ -56,25 +51,37 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         read(path)
 
 
-@pytest.mark.parametrize(
-    ("section", "change", "same"),
-    [
-        ("train", {"lr": 2e-3}, False),
-        ("drafter", {"num_layers": 2}, False),
-        ("train", {"logger": "wandb", "checkpoint_every": 5}, True),
-    ],
-)
-def test_a_floor_belongs_to_one_setting(section: str, change: dict, same: bool) -> None:
-    other = copy.deepcopy(CONFIG)
-    other["control"][section] |= change
-    assert (place(Path("r"), other, RUNS) == place(Path("r"), CONFIG, RUNS)) is same
-
-
-def test_seeds_do_not_name_a_floor_and_the_device_does() -> None:
+def test_setting_and_device_name_a_floor() -> None:
     path = place(Path("r"), CONFIG, RUNS)
     assert path.parent.parent == Path("r/noise/toy")
+    assert path.parent.name == setting(CONFIG, RUNS)
     assert path.parent.name.startswith("cpu-default-")
-    more = copy.deepcopy(CONFIG)
-    more["control"]["seeds"] = [5]
-    assert place(Path("r"), more, RUNS) == path
+    assert place(Path("r"), CONFIG | {"setting": "5678"}, RUNS) != path
     assert place(Path("r"), CONFIG, RUNS.assign(device="cpu x64")) != path
+
+
+def test_a_copy_is_found_alone_and_only_in_its_setting(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "mine"
+    own = replace(FLOOR, setting=setting(CONFIG, RUNS))
+    assert keep(folder, CONFIG, RUNS) is None
+    write(own, place(folder.parent, CONFIG, RUNS))
+    assert find(folder, CONFIG, RUNS) == own
+    assert keep(folder, CONFIG, RUNS) == own
+    elsewhere = folder.rename(tmp_path / "exported")
+    assert find(elsewhere, CONFIG, RUNS) == own
+    assert keep(elsewhere, CONFIG, RUNS) == own
+    other = CONFIG | {"setting": "5678"}
+    assert find(elsewhere, other, RUNS) is None
+    assert keep(elsewhere, other, RUNS) is None
+    assert not (elsewhere / "noise.json").exists()
+
+
+def test_a_floor_measured_again_replaces_the_copy(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "mine"
+    own = replace(FLOOR, setting=setting(CONFIG, RUNS))
+    write(own, folder / "noise.json")
+    again = replace(own, seeds=5)
+    write(again, place(folder.parent, CONFIG, RUNS))
+    assert find(folder, CONFIG, RUNS) == own, "what the report said"
+    assert keep(folder, CONFIG, RUNS) == again
+    assert find(folder, CONFIG, RUNS) == again

@@ -80,7 +80,7 @@ def floor_of(truth: Truth, rng: np.random.Generator) -> Floor:
     noise = tau(truth, {"control": 0.0, "reseeded": 0.0}, 80, 3, rng)
     spreads = {"all": spread(st.pair(rows(noise["reseeded"]), rows(noise["control"])), rng, 100)}
     return Floor(
-        "toy", "cpu", "default", "cpu", "float32", "1", 3, 80, spreads, spreads, None, "cpu"
+        "toy", "", "cpu", "default", "cpu", "float32", "1", 3, 80, spreads, spreads, None, "cpu"
     )
 
 

@@ -150,3 +150,18 @@ def test_a_wrong_executor_is_one_line(override, message):
 def test_options_of_slurm_are_free():
     config = compose_config(["executor.slurm.extra.account=me", "executor.slurm.extra.qos=long"])
     assert config.executor.slurm.extra == {"account": "me", "qos": "long"}
+
+
+@pytest.mark.parametrize(
+    ("override", "same"),
+    [
+        ("train.lr=2e-3", False),
+        ("drafter.num_layers=2", False),
+        ("target.name=other", False),
+        ("train.logger=wandb", True),
+        ("train.checkpoint_every=5", True),
+        ("seeds=[5]", True),
+    ],
+)
+def test_a_setting_is_all_but_seeds_and_what_only_watches(override, same):
+    assert (compose_config([override]).setting == compose_config().setting) is same

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
 
+from analysis.report import write_report
 from dflash.cli import main
 
 
@@ -46,5 +48,12 @@ def test_noise_is_measured_once_and_found_by_later_experiments(results, small):
     text = (path / small / "summary.md").read_text()
     assert "Noise floor (3 seeds, 3 prompts): too few for a verdict" in text
     assert "the same cell trained again differs by up to 0." in text
+    kept = path / small / "noise.json"
+    assert kept.read_bytes() == place.read_bytes()
+    shutil.rmtree(path / "noise")  # as in an export
+    before = {name: (path / small / name).read_bytes() for name in ("summary.md", "summary.csv")}
+    write_report(path / small, ())
+    assert all((path / small / name).read_bytes() == text for name, text in before.items())
     results("ablate", small, "seeds=[0]", "train.lr=1e-5")  # another setting, another floor
     assert "floor of this setting is not known" in (path / small / "summary.md").read_text()
+    assert not kept.exists()
