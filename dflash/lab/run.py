@@ -50,7 +50,7 @@ def run_experiment(
     """
     executor = choose_executor(lab, experiment.config)
     if together:
-        check_together(experiment)
+        check_together(experiment, executor)
     planned = plan_arms(lab, experiment)
     if experiment.match:
         experiment = match_budget(lab, experiment)
