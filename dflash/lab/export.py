@@ -87,6 +87,12 @@ def _finished(store: Store, folder: Path) -> Source:
         raise UserError(
             f"{folder} has not finished, {todo} is missing: give the same command as before again"
         )
+    for row in runs:
+        if row["entry"] and row["entry"] not in entries.get(row["run_id"], []):
+            raise UserError(
+                f"{folder}: {row['run_id']} is of {row['entry']}, which is not in its lineage: "
+                "give the same command as before again"
+            )
     return Source(store, folder, runs, entries)
 
 

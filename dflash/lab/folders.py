@@ -1,7 +1,8 @@
 """Folders of results and what they say of their making.
 
 experiment.yaml              the experiment as it was written
-provenance/entries.json      run -> names of the store entries it uses
+provenance/entries.json      run -> names of the store entries it uses; until it ends, those planned
+provenance/plan.json         run -> names of the store entries that were planned
 provenance/<diff_hash>.diff  what the working tree changed, see the columns of ``runs``
 """
 
@@ -13,6 +14,7 @@ from pathlib import Path
 
 FOLDER = "provenance"
 ENTRIES = "entries.json"
+PLAN = "plan.json"
 EXPERIMENT = "experiment.yaml"
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dflash.lab.config import LabConfig
+from dflash.lab.executors.slots import cell_threads
 from dflash.lab.experiment import Arm, Experiment
 from dflash.lab.invariants import broken
 from dflash.lab.pipeline import Cell, cell_keys, check_cell
-from dflash.lab.provenance import machine_facts, package_versions, source_tree
+from dflash.lab.provenance import device_name, machine_facts, package_versions, source_tree
 from dflash.lab.results import Row
 from dflash.lab.stages.common import Lab
 from dflash.lab.stages.decode import CODE as DECODE_CODE
@@ -24,6 +26,7 @@ from dflash.lab.stages.train import CODE as TRAIN_CODE
 from dflash.lab.store import Key
 from dflash.model.errors import UserError
 from dflash.target import TargetConfig
+from dflash.target.load import device_of
 
 Describe = Callable[[Lab, TargetConfig], TargetInfo]
 NAN = float("nan")
@@ -75,7 +78,7 @@ def plan_arm(lab: Lab, arm: Arm, describe: Describe = target_info) -> PlannedArm
     Raises:
         UserError: it cannot run.
     """
-    info = describe(lab, arm.config.target)
+    info = where_cells_run(describe(lab, arm.config.target), arm.config)
     return PlannedArm(arm, info, check_cell(arm.config, info))
 
 
@@ -94,6 +97,13 @@ def plan_arms(
         if fault := broken(experiment.invariants, item.arm.name, control, own):
             raise UserError(fault)
     return planned
+
+
+def where_cells_run(info: TargetInfo, config: LabConfig) -> TargetInfo:
+    """A target as the processes see it that run cells, which may have fewer threads than this."""
+    device = device_of(config.target.device)
+    threads = cell_threads(config.executor) if device.type == "cpu" else None
+    return info if threads is None else replace(info, device=device_name(str(device), threads))
 
 
 def plan_text(lab: Lab, experiment: Experiment, planned: Sequence[PlannedArm]) -> str:

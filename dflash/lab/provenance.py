@@ -93,13 +93,17 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def device_name(device: str) -> str:
-    """A device in words: the GPU's model, or the processor's architecture and thread count."""
+def device_name(device: str, threads: int | None = None) -> str:
+    """A device in words: the GPU's model, or the processor's architecture and thread count.
+
+    Args:
+        threads: of another process that computes there; None for this one.
+    """
     import torch
 
     if device.startswith("cuda"):
         return str(torch.cuda.get_device_name(torch.device(device)))
-    return f"cpu {platform.machine()} x{torch.get_num_threads()}"
+    return f"cpu {platform.machine()} x{threads or torch.get_num_threads()}"
 
 
 def machine_facts() -> dict[str, Any]:

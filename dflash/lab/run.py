@@ -12,9 +12,8 @@ from dflash.lab.budget import match_budget
 from dflash.lab.cells import outcomes_by_seed, prepare
 from dflash.lab.executors.choice import choose_executor
 from dflash.lab.experiment import Experiment
-from dflash.lab.files import write_text
 from dflash.lab.grid import Outcome, plan_arm, plan_arms, plan_text, result_tables
-from dflash.lab.lineage import write_diffs, write_lineage
+from dflash.lab.lineage import begin_results, write_diffs, write_lineage
 from dflash.lab.matched import prove_matched
 from dflash.lab.pipeline import run_shared
 from dflash.lab.plan.quota import NO_LIMIT, Quota, hold_to_quota
@@ -58,7 +57,7 @@ def run_experiment(
     hold_to_quota(lab, experiment, quota)
     executor = choose_executor(lab, experiment.config)
     if together:
-        check_together(experiment)
+        check_together(experiment, executor)
     if experiment.match:
         possible = [plan_arm(lab, arm) for arm in experiment.arms]
         prepare(lab, executor, possible[0])  # budgets are counted on the answers
@@ -71,9 +70,8 @@ def run_experiment(
     floors, card = run_shared(lab, control.arm.config, control.info)
     directory = results / experiment.name
     with no_space_is_user_error(results):
-        write_text(directory / "config.yaml", config_text(experiment))
+        entries = begin_results(directory, experiment, planned, config_text(experiment))
         write_json(directory / "data_card.json", card)
-        write_lineage(directory, experiment, planned)
     for seed in experiment.seeds if together else ():
         train_together(lab, planned, seed)
     through: list[Outcome] = []
@@ -83,6 +81,7 @@ def run_experiment(
         with no_space_is_user_error(results):
             write_json(directory / "matched.json", proof.report())
             write_results(directory, result_tables(experiment, proof.outcomes, floors))
+            write_lineage(directory, lab.store, entries, through)
             write_diffs(directory, [o.cell.trained for o in through if o.cell is not None])
     failed = [(o.planned.arm.name, o.seed, o.error) for o in proof.outcomes if o.cell is None]
     return Finished(directory, len(through) - len(failed), failed)

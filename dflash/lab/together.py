@@ -7,12 +7,15 @@ they would have left alone, under the same keys.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from dflash.lab.executors.choice import Executor
+from dflash.lab.executors.in_turn import InTurn
 from dflash.lab.experiment import Experiment
 from dflash.lab.grid import PlannedArm
 from dflash.lab.pipeline import prepare_training
@@ -23,12 +26,18 @@ from dflash.model.errors import UserError
 from dflash.training.lockstep import run_in_lockstep
 
 
-def check_together(experiment: Experiment) -> None:
+def check_together(experiment: Experiment, executor: Executor) -> None:
     """Refuse what has nothing to share, and what cannot take turns.
 
     Raises:
-        UserError: no arm reads features online, or an arm trains on several devices.
+        UserError: cells would run outside this process, no arm reads features online, or an arm
+            trains on several devices.
     """
+    if not isinstance(executor, InTurn):
+        raise UserError(
+            "--together trains in this process: it needs executor.kind=local, executor.workers=1 "
+            "and, where there are several GPUs, a certain one, as target.device=cuda:0"
+        )
     configs = [arm.config for arm in experiment.arms]
     if not any(config.data.mode == "online" for config in configs):
         raise UserError.of("data.mode", "offline", "online with --together")
@@ -41,7 +50,8 @@ def train_together(lab: Lab, planned: Sequence[PlannedArm], seed: int) -> None:
     """Bring the drafters of one seed into the store as far as they can share the target's pass.
 
     An arm that fails leaves the others alone. Its cell then goes on with it by itself, with all the
-    memory there is, and reports the error if it fails there too.
+    memory there is, and reports the error if it fails there too. Cells that another process works
+    on are left to it, and those that train here are claimed, so that it works on others.
     """
     groups: dict[object, dict[str, Training]] = defaultdict(dict)
     for item in planned:
@@ -53,9 +63,19 @@ def train_together(lab: Lab, planned: Sequence[PlannedArm], seed: int) -> None:
                 shared = (config.target, answers, config.data.feature_dtype)
                 groups[shared][training.key.name] = training
     for group in groups.values():
-        if len(group) > 1:
-            lab.say(f"seed {seed}: {len(group)} drafters train together")
-            _Together(lab, group).build(sorted(group))
+        with contextlib.ExitStack() as claims:
+            ours = [name for name in sorted(group) if _claimed(lab, name, claims)]
+            if len(ours) > 1:
+                lab.say(f"seed {seed}: {len(ours)} drafters train together")
+                _Together(lab, {name: group[name] for name in ours}).build(ours)
+
+
+def _claimed(lab: Lab, name: str, claims: contextlib.ExitStack) -> bool:
+    """Take a cell's claim, unless another process has it."""
+    claim = lab.store.claim(name)
+    if claim is not None:
+        claims.enter_context(claim)
+    return claim is not None
 
 
 def _prepared(lab: Lab, item: PlannedArm, seed: int) -> Training | None:

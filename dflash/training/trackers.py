@@ -7,7 +7,7 @@ on in the same tracker's run:
     csv          a new file for every part; where parts overlap, the later one counts
     tensorboard  the same folder; steps after the resume point are purged, readers then hide them
     wandb        the same id; steps that the server has are not taken twice. Offline, every part is
-                 a folder of its own with that id, and the server joins them in ``wandb sync``
+                 a folder of its own, ``log-<n>/wandb``, and the server joins them in ``wandb sync``
     mlflow       the same run; steps that it has are not logged again
 
 csv, tensorboard and wandb write into the run's directory; mlflow wants MLFLOW_TRACKING_URI.
@@ -79,8 +79,13 @@ def _csv(directory: Path, resumed_step: int) -> Logger:
     from lightning.pytorch.loggers import CSVLogger
 
     del resumed_step
-    part = len(list(directory.glob("log-*")))
-    return CSVLogger(directory, name="", version=f"log-{part}", flush_logs_every_n_steps=1)
+    version = _next_part(directory).name
+    return CSVLogger(directory, name="", version=version, flush_logs_every_n_steps=1)
+
+
+def _next_part(directory: Path) -> Path:
+    """A new folder for every part of a run."""
+    return directory / f"log-{len(list(directory.glob('log-*')))}"
 
 
 def _tensorboard(directory: Path, resumed_step: int) -> Logger:
@@ -99,19 +104,29 @@ def _wandb(directory: Path, resumed_step: int) -> Logger:
     from lightning.pytorch.loggers import WandbLogger
 
     class Stepwise(WandbLogger):
-        """Gives W&B the step itself, so that it drops those it has; ends with its drafter."""
+        """Gives W&B the step itself, so that it drops those it has; ends with its drafter.
+
+        Drafters may train in turns in one process, so a run begins beside those in progress.
+        """
 
         def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
             self.experiment.log(dict(metrics), step=step)
 
         def finalize(self, status: str) -> None:
             super().finalize(status)
-            if self._experiment is not None:  # else the next drafter of this process would join
+            if self._experiment is not None:
                 self._experiment.finish(exit_code=0 if status == "success" else 1)
 
     del resumed_step
     run = directory.stem
-    return Stepwise(save_dir=directory, project=PROJECT, name=run, id=run, resume="allow")
+    return Stepwise(
+        save_dir=_next_part(directory),  # W&B's own names repeat within a second
+        project=PROJECT,
+        name=run,
+        id=run,
+        resume="allow",
+        reinit="create_new",
+    )
 
 
 def _mlflow(directory: Path, resumed_step: int) -> Logger:

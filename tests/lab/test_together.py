@@ -18,6 +18,8 @@ from safetensors.torch import load_file
 from analysis.load import load
 from dflash.cli import main
 from dflash.data.features import OnlineFeatures
+from dflash.lab.cells import _job
+from dflash.lab.executors.choice import choose_executor
 from dflash.lab.experiment import load_experiment
 from dflash.lab.grid import plan_arms
 from dflash.lab.run import run_experiment
@@ -236,16 +238,45 @@ def test_two_processes_at_once_build_every_entry_once(several, tmp_path, counted
         thread.join(timeout=30)
         assert not thread.is_alive(), "they wait for each other"
     assert len(drafters(labs[0])) == 3
-    assert len(counted) == 6 * 2
+    assert 6 * 2 <= len(counted) <= 2 * 6 * 2, "each trained together what it had claimed"
+    names = [line["name"] for line in labs[0].store.journal()]
+    assert len(names) == len({*names})
 
 
-def test_there_must_be_something_to_share(small, small_overrides):
-    def experiment(*more: str):
-        return load_experiment(small, [*small_overrides, *more])
+def test_cells_of_another_process_are_left_to_it_and_ours_are_claimed(
+    several, tmp_path, monkeypatch
+):
+    lab = new_lab(tmp_path / "store")
+    planned = plan_arms(lab, several)
+    names = {item.arm.name: _job(item, 0).claim for item in planned}
+    taken: list[set[str]] = []
+
+    def watched(self, batch, batch_idx):
+        free = {arm for arm, name in names.items() if lab.store.claim(name)}
+        taken.append(names.keys() - free)
+        HONEST(self, batch, batch_idx)
+
+    monkeypatch.setattr(training.DrafterTraining, "training_step", watched)
+    with lab.store.claim(names["bare"]):
+        train_together(lab, planned, 0)
+    assert {path.name for path in lab.store.entries("train")} == {
+        names[arm] for arm in ("control", "late", "short")
+    }
+    assert taken[0] == {"bare", "control", "late", "short"}
+    assert all(lab.store.claim(name) for name in names.values()), "given back"
+
+
+def test_there_must_be_something_to_share_here(lab, small, small_overrides, monkeypatch):
+    def check(*more: str) -> None:
+        experiment = load_experiment(small, [*small_overrides, *more])
+        check_together(experiment, choose_executor(lab, experiment.config))
 
     with pytest.raises(UserError, match=r"data\.mode='offline' .* allowed: online"):
-        check_together(experiment())
+        check()
     devices = ("data.mode=online", "train.devices=2", "train.strategy=ddp_fork")
     with pytest.raises(UserError, match=r"train\.devices=2"):
-        check_together(experiment(*devices))
-    check_together(experiment("data.mode=online"))
+        check(*devices)
+    check("data.mode=online")
+    monkeypatch.setattr("dflash.lab.executors.choice.cores_here", lambda: 2)
+    with pytest.raises(UserError, match=r"needs executor\.kind=local, executor\.workers=1"):
+        check("data.mode=online", "executor.workers=2")

@@ -12,7 +12,7 @@ import pytest
 
 from dflash.lab.config import compose_config
 from dflash.model import UserError
-from dflash.training.trackers import MODULES, check_tracker
+from dflash.training.trackers import MODULES, build_tracker, check_tracker
 from tests.training.child import material, resumable
 from tests.training.test_resume import Killed, die_at
 from tests.training.toys import train
@@ -137,7 +137,7 @@ def test_wandb_offline(run, killed, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     directory = run("wandb", killed)
-    folders = sorted((directory / "wandb").glob("offline-run-*-train-abc"))
+    folders = sorted(directory.glob("log-*/wandb/offline-run-*-train-abc"))
     assert len(folders) == 1 + killed
     seen: dict[int, str] = {}
     for folder in folders:
@@ -150,9 +150,23 @@ def test_wandb_offline(run, killed, monkeypatch):
     assert sorted(seen) == STEPS
     _, parameters, _ = offline(folders[0])
     assert parameters["drafter.num_layers"] == "1"
-    import wandb
 
-    assert wandb.run is None, "the next drafter of this process must have a run of its own"
+
+def test_wandb_runs_of_one_process_are_apart(tmp_path, monkeypatch):
+    """Drafters that train together: one begins while another's run is in progress."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    runs = {name: build_tracker("wandb", tmp_path / name, 0) for name in ("train-a", "train-b")}
+    for step in STEPS:
+        for offset, tracker in enumerate(runs.values()):
+            tracker.log_metrics({"loss": float(step + 100 * offset)}, step)
+    for tracker in runs.values():
+        tracker.finalize("success")
+    for offset, name in enumerate(runs):
+        (folder,) = (tmp_path / name).glob("log-*/wandb/offline-run-*")
+        rows, _, told = offline(folder)
+        assert told == name
+        assert [float(row["loss"]) for row in rows] == [step + 100.0 * offset for step in STEPS]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -49,7 +49,5 @@ def _local(lab: Lab, config: LabConfig) -> Executor:
             return Processes(lab, devices, workers, retries)
     if workers is None or workers == 1:
         return InTurn(lab)
-    slots = divide(cores_here(), [], workers)
-    # A number of threads is part of a device's name and so of keys: count them as the workers do.
-    torch.set_num_threads(min(torch.get_num_threads(), slots[0].threads))
+    divide(cores_here(), [], workers)  # refuses what this machine has not
     return Processes(lab, [], workers, retries)

@@ -8,8 +8,11 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dflash.lab.executors.config import ExecutorConfig
 from dflash.lab.executors.job import Job, Result, perform
+from dflash.lab.executors.slots import at_most_here
 from dflash.lab.executors.window import run_in_window
 from dflash.lab.executors.worker import quiet_lab
 from dflash.lab.stages.common import Lab
@@ -23,9 +26,10 @@ except ModuleNotFoundError:
 
 
 @ray.remote
-def remote(store: str, directory: str, job: dict[str, Any]) -> dict[str, Any]:
+def remote(store: str, directory: str, threads: int, job: dict[str, Any]) -> dict[str, Any]:
     """Do a job on a node, in the directory of the command; plain data of a ``Result``."""
     os.chdir(directory)
+    torch.set_num_threads(at_most_here(threads))
     return perform(quiet_lab(Path(store)), Job(**job)).plain()
 
 
@@ -56,9 +60,8 @@ class RayCluster:
             num_gpus=gpus,
             max_retries=self.config.retries,
         )
-        return task.remote(
-            str(self.lab.store.root.absolute()), os.getcwd(), dataclasses.asdict(job)
-        )
+        store, threads = str(self.lab.store.root.absolute()), self.config.ray.cpus
+        return task.remote(store, os.getcwd(), threads, dataclasses.asdict(job))
 
     def wait(self, handles: Sequence[ray.ObjectRef]) -> ray.ObjectRef:
         """The first that has ended."""

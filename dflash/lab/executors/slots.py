@@ -6,6 +6,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
+from dflash.lab.executors.config import ExecutorConfig
 from dflash.model.errors import UserError
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -25,9 +28,8 @@ class Slot:
     devices: tuple[str, ...] = ()
 
     def environment(self) -> dict[str, str]:
-        """Variables of a process that keeps to its share; fewer threads if the user says so."""
-        wanted = int(os.environ.get(THREADS[0], self.threads))
-        threads = dict.fromkeys(THREADS, str(min(wanted, self.threads)))
+        """Variables of a process that keeps to its share, and to no more threads than this one."""
+        threads = dict.fromkeys(THREADS, str(at_most_here(self.threads)))
         return threads | ({DEVICES: ",".join(self.devices)} if self.devices else {})
 
 
@@ -54,6 +56,28 @@ def divide(cores: int, devices: Sequence[str], workers: int | None, per_job: int
     threads = max(1, cores // count)
     shares = [tuple(devices[i * per_job : (i + 1) * per_job]) for i in range(count)]
     return [Slot(threads, share) for share in shares]
+
+
+def cell_threads(executor: ExecutorConfig) -> int | None:
+    """Threads of the processes that run cells on a processor; None for this process itself.
+
+    They are part of the device's name, and so of the keys of what is timed there.
+
+    Raises:
+        UserError: more workers than the machine has cores.
+    """
+    if executor.kind == "ray":
+        return at_most_here(executor.ray.cpus)
+    if executor.kind == "slurm":
+        return at_most_here(executor.slurm.cpus)
+    if executor.workers in (None, 1):
+        return None
+    return at_most_here(divide(cores_here(), [], executor.workers)[0].threads)
+
+
+def at_most_here(threads: int) -> int:
+    """A share of threads, fewer where this process has fewer: the user set OMP_NUM_THREADS."""
+    return min(threads, torch.get_num_threads())
 
 
 def cores_here() -> int:

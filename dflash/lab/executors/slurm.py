@@ -12,6 +12,7 @@ import torch
 
 from dflash.lab.executors.config import ExecutorConfig
 from dflash.lab.executors.job import Job, Result, perform
+from dflash.lab.executors.slots import at_most_here
 from dflash.lab.executors.window import run_in_window
 from dflash.lab.executors.worker import quiet_lab
 from dflash.lab.stages.common import Lab
@@ -36,7 +37,7 @@ class Work:
 
     def __call__(self) -> dict[str, Any]:
         """Do it; plain data of a ``Result``."""
-        torch.set_num_threads(min(self.threads, torch.get_num_threads()))
+        torch.set_num_threads(at_most_here(self.threads))
         return perform(quiet_lab(self.store), self.job).plain()
 
     def checkpoint(self) -> Any:

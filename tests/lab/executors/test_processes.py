@@ -39,7 +39,7 @@ for line in sys.stdin:
 def stub(monkeypatch):
     monkeypatch.setattr(processes, "WORKER", (sys.executable, "-c", STUB))
     monkeypatch.setattr(processes, "cores_here", lambda: 4)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 4)
 
 
 def job(label: str, devices: int = 1, seed: int | None = 0) -> Job:

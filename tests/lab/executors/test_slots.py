@@ -55,7 +55,8 @@ def test_more_than_there_is_is_refused(devices, workers, per_job, message):
 
 
 def test_the_users_own_limits_are_kept(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2,1")  # a list, one number per level of nesting
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)  # which is what torch makes of it
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-ab")
     assert Slot(8, ("0",)).environment() == {
         "OMP_NUM_THREADS": "2",
