@@ -112,9 +112,9 @@ def _gc(arguments: argparse.Namespace) -> int:
 
 
 def _log(arguments: argparse.Namespace) -> int:
-    from dflash.lab.upkeep.journal import journal_lines
+    from dflash.lab.upkeep.journal import log_lines
 
-    for line in journal_lines(arguments.store):
+    for line in log_lines(arguments.store):
         say(line)
     return 0
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from dflash.lab.config import compose_config
+from dflash.lab.experiment import load_experiment
+from dflash.lab.provenance import device_id
+from dflash.lab.run import run_experiment
+from dflash.lab.stages import decode
 from dflash.lab.stages.decode import _chosen
 
 ANSWERS = [  # (prompt, bench), by prompt and turn as the rollouts stage leaves them
@@ -25,3 +30,22 @@ def test_a_conversation_counts_as_one_prompt_and_is_decoded_whole(count, expecte
     )
     config = compose_config([f"decode.prompts_per_bench={count}"])
     assert list(_chosen(config, evaluation)) == list(expected)
+
+
+def test_one_process_at_a_time_decodes_on_a_device(
+    lab, small, small_overrides, tmp_path, monkeypatch
+):
+    name = f"decoding-{device_id(torch.device('cpu'))}"
+    free: list[bool] = []
+    honest = decode._generate
+
+    def watched(*given):
+        free.append(lab.store.claim(name) is not None)
+        return honest(*given)
+
+    monkeypatch.setattr(decode, "_generate", watched)
+    experiment = load_experiment(small, [*small_overrides, "seeds=[0]"])
+    assert run_experiment(lab, experiment, tmp_path / "results").failed == []
+    assert len(free) == 2 * (1 + 3), "target and three arms, each warmed up"
+    assert not any(free)
+    assert lab.store.claim(name) is not None
