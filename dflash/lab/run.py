@@ -10,7 +10,7 @@ import yaml
 
 from dflash.lab.budget import match_budget
 from dflash.lab.cells import outcomes_by_seed, prepare
-from dflash.lab.executors.choice import choose_executor
+from dflash.lab.executors.choice import check_match, choose_executor
 from dflash.lab.experiment import Experiment
 from dflash.lab.grid import Outcome, plan_arms, plan_text, result_tables
 from dflash.lab.lineage import begin_results, write_diffs, write_lineage
@@ -49,6 +49,7 @@ def run_experiment(
             damaged or full, with nothing lost.
     """
     executor = choose_executor(lab, experiment.config)
+    check_match(experiment)
     if together:
         check_together(experiment, executor)
     planned = plan_arms(lab, experiment)

@@ -12,6 +12,7 @@ from dflash.lab.executors.in_turn import InTurn
 from dflash.lab.executors.job import Job, Result
 from dflash.lab.executors.processes import Processes
 from dflash.lab.executors.slots import cores_here, divide, gpus_here
+from dflash.lab.experiment import Experiment
 from dflash.lab.stages.common import Lab
 from dflash.model.errors import UserError
 from dflash.target.load import device_of
@@ -39,6 +40,21 @@ def choose_executor(lab: Lab, config: LabConfig) -> Executor:
 
         return Slurm(lab, config.executor)
     return _local(lab, config)
+
+
+def check_match(experiment: Experiment) -> None:
+    """Refuse to match arms by seconds that are measured where their cells do not run.
+
+    Raises:
+        UserError: ``match: wall_time`` with cells in other processes or on several devices.
+    """
+    if experiment.match != "wall_time":
+        return
+    executor = experiment.config.executor
+    elsewhere = executor.kind != "local" or executor.workers not in (None, 1)
+    if elsewhere or any(arm.config.train.devices > 1 for arm in experiment.arms):
+        allowed = "executor.kind=local, executor.workers=1 and train.devices=1 with it: "
+        raise UserError.of("match", "wall_time", f"{allowed}the pace is measured in this process")
 
 
 def _local(lab: Lab, config: LabConfig) -> Executor:
