@@ -27,10 +27,13 @@ def _train(arguments: argparse.Namespace) -> int:
         config = arm.config
 
     from dflash.lab.budget import match_budget
-    from dflash.lab.single import train_drafters
+    from dflash.lab.executors.choice import check_match
+    from dflash.lab.single import check_executor, train_drafters
 
+    check_executor(config)
     lab = open_lab(arguments)
     if arguments.name is not None:
+        check_match(experiment)
         config = match_budget(lab, experiment).arm(arm.name).config
     for path in train_drafters(lab, config, arguments.output):
         say(str(path))
@@ -49,8 +52,9 @@ def _evaluate(arguments: argparse.Namespace) -> int:
             raise UserError(f"{override}: the checkpoint decides what the drafter is")
     config = compose_config(arguments.overrides)
 
-    from dflash.lab.single import evaluate_checkpoint
+    from dflash.lab.single import check_executor, evaluate_checkpoint
 
+    check_executor(config)
     for line in evaluate_checkpoint(open_lab(arguments), config, arguments.checkpoint):
         say(line)
     return 0
@@ -69,7 +73,9 @@ def _generate(arguments: argparse.Namespace) -> int:
     config = compose_config(arguments.overrides)
 
     from dflash.lab.generate import stream_answer
+    from dflash.lab.single import check_executor
 
+    check_executor(config)
     stream_answer(
         open_lab(arguments),
         config,

@@ -99,11 +99,11 @@ def _gc(arguments: argparse.Namespace) -> int:
     experiments = [load_experiment(name) for name in arguments.keep]
 
     from dflash.lab.upkeep.gc import collect
-    from dflash.lab.upkeep.wanted import wanted_entries
+    from dflash.lab.upkeep.wanted import kept_entries
 
     catalogue = _open(arguments)
     lab = open_lab(arguments)
-    keep = {name for item in experiments for name in wanted_entries(lab, item)}
+    keep = {name for item in experiments for name in kept_entries(lab, catalogue, item)}
     for folder in catalogue.silent:
         say(f"{folder} does not say which entries it used, so they are not kept for it")
     for line in collect(catalogue, keep, older_than, arguments.yes):
@@ -112,9 +112,9 @@ def _gc(arguments: argparse.Namespace) -> int:
 
 
 def _log(arguments: argparse.Namespace) -> int:
-    from dflash.lab.upkeep.journal import journal_lines
+    from dflash.lab.upkeep.journal import log_lines
 
-    for line in journal_lines(arguments.store):
+    for line in log_lines(arguments.store):
         say(line)
     return 0
 

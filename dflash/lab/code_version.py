@@ -24,7 +24,10 @@ def version_of(modules: Mapping[str, str]) -> str:
 
 
 def module_hashes(
-    roots: tuple[str, ...], packages: tuple[str, ...], package_dir: Path = PACKAGE
+    roots: tuple[str, ...],
+    packages: tuple[str, ...],
+    package_dir: Path = PACKAGE,
+    watchers: tuple[str, ...] = (),
 ) -> dict[str, str]:
     """Module name -> hash of its syntax tree, for every module reachable by imports.
 
@@ -33,6 +36,7 @@ def module_hashes(
         packages: imports that leave these are not followed, so that a change above or beside a
             stage does not invalidate what it stored.
         package_dir: directory of the ``dflash`` package.
+        watchers: modules of these that change nothing that is computed.
     """
     todo, seen = list(roots), set[str]()
     while todo:
@@ -40,8 +44,8 @@ def module_hashes(
         if name in seen:
             continue
         seen.add(name)
-        inside = [found for found in _imports(name, package_dir) if _within(found, packages)]
-        todo += inside
+        found = _imports(name, package_dir) - {*watchers}
+        todo += [module for module in found if _within(module, packages)]
     return {name: _short_hash(_read(name, package_dir).text) for name in sorted(seen)}
 
 

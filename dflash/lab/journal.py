@@ -6,10 +6,12 @@ import json
 import os
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 JOURNAL = "journal.jsonl"
+FIELDS = {"time", "host", "pid", "name", "seconds"}
 
 
 def note(root: Path, name: str, seconds: float) -> None:
@@ -32,6 +34,15 @@ def read_journal(root: Path) -> list[dict[str, Any]]:
 
     A process that is killed right after an entry became visible leaves no line for it.
     """
+    return [told for _, told in journal_lines(root) if told is not None]
+
+
+def journal_lines(root: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Every line with what it says; None for one that a full disk or a crash cut short."""
     path = root / JOURNAL
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [dict(json.loads(line)) for line in lines]
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            told = json.loads(line)
+        except json.JSONDecodeError:
+            told = None
+        yield line, told if isinstance(told, dict) and told.keys() >= FIELDS else None

@@ -20,7 +20,7 @@ from dflash.lab.stages.common import Lab
 from dflash.lab.stages.decode import build_decode, decode_key
 from dflash.lab.stages.features import build_split_features, features_key
 from dflash.lab.stages.floors import FLOORS, build_floor, floor_key
-from dflash.lab.stages.ranks import check_ranks
+from dflash.lab.stages.ranks import check_devices_here, check_ranks
 from dflash.lab.stages.replay import build_replay, replay_key
 from dflash.lab.stages.target import TargetInfo
 from dflash.lab.stages.train import Trained, Training, train_key
@@ -193,8 +193,9 @@ def check_cell(config: LabConfig, info: TargetInfo) -> int:
     Raises:
         UserError: taps, mask token, sizes, widths, devices or a tracker that do not fit.
     """
+    check_ranks(config)
     if config.executor.kind == "local":  # elsewhere the machine that trains is another one
-        check_ranks(config)
+        check_devices_here(config)
     check_tracker(config.train.logger)
     width, block = config.decode.width, config.drafter.block_size
     if width is not None and width > block:

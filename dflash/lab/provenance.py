@@ -6,11 +6,15 @@ import functools
 import hashlib
 import os
 import platform
+import socket
 import subprocess
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 PACKAGES = (
     "dflash-lab",
@@ -104,6 +108,15 @@ def device_name(device: str, threads: int | None = None) -> str:
     if device.startswith("cuda"):
         return str(torch.cuda.get_device_name(torch.device(device)))
     return f"cpu {platform.machine()} x{threads or torch.get_num_threads()}"
+
+
+def device_id(device: torch.device) -> str:
+    """Which of all devices this one is: a GPU's own number, or the host of a processor."""
+    import torch
+
+    if device.type == "cuda":
+        return f"cuda-{torch.cuda.get_device_properties(device).uuid}"
+    return f"cpu-{socket.gethostname()}"
 
 
 def machine_facts() -> dict[str, Any]:

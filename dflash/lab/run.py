@@ -10,7 +10,7 @@ import yaml
 
 from dflash.lab.budget import match_budget
 from dflash.lab.cells import outcomes_by_seed, prepare
-from dflash.lab.executors.choice import choose_executor
+from dflash.lab.executors.choice import check_match, choose_executor
 from dflash.lab.experiment import Experiment
 from dflash.lab.grid import Outcome, plan_arm, plan_arms, plan_text, result_tables
 from dflash.lab.lineage import begin_results, write_diffs, write_lineage
@@ -56,6 +56,7 @@ def run_experiment(
     """
     hold_to_quota(lab, experiment, quota)
     executor = choose_executor(lab, experiment.config)
+    check_match(experiment)
     if together:
         check_together(experiment, executor)
     if experiment.match:

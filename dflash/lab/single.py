@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from dflash.lab.config import LabConfig
+from dflash.lab.executors.config import ExecutorConfig
 from dflash.lab.pipeline import check_cell, evaluate_drafter, train_cell
 from dflash.lab.results import Row, read_table
+from dflash.lab.schema import difference
 from dflash.lab.stages.common import Lab
 from dflash.lab.stages.target import TargetInfo, target_info
 from dflash.lab.stages.train import Trained
@@ -17,6 +20,18 @@ from dflash.lab.store import Store
 from dflash.model.errors import UserError
 
 IDENTITY = ("source", "revision")  # of a target, whatever it is called and runs on
+
+
+def check_executor(config: LabConfig) -> None:
+    """Refuse what work on one drafter makes no use of.
+
+    Raises:
+        UserError: ``executor.*`` is set.
+    """
+    set_here = difference(asdict(ExecutorConfig()), asdict(config.executor))
+    for name, (default, value) in set_here.items():
+        allowed = f"{default}: one drafter is worked on in this process"
+        raise UserError.of(f"executor.{name}", value, allowed)
 
 
 def train_drafters(lab: Lab, config: LabConfig, output: Path | None) -> Iterator[Path]:

@@ -130,6 +130,14 @@ class Store:
             use_store(self.root)
             return claim(self.root / f"{name}.claim{LOCK}", wait)
 
+    @contextlib.contextmanager
+    def alone(self, name: str) -> Iterator[None]:
+        """Hold a claim, or wait for it."""
+        claim = self.claim(name, wait=True)
+        assert claim is not None
+        with claim:
+            yield
+
     def journal(self) -> list[dict[str, Any]]:
         """What was ever built, in order, see ``dflash.lab.journal``."""
         return read_journal(self.root)

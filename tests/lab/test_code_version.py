@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from dflash.lab.code_version import module_file, module_hashes, version_of
+from dflash.lab.stages.pace import CODE as PACE
+from dflash.lab.stages.train import CODE as TRAIN
 
 MAIN = '''"""Doc."""
 from dflash.b.tool import f
@@ -88,3 +90,11 @@ def test_the_module_that_changed_can_be_named(package):
     assert {name for name in after if after[name] != before[name]} == {"dflash.b.tool"}
     assert module_file("dflash.b.tool", package) == Path("dflash/b/tool.py")
     assert module_file("dflash.b.gone", package) is None
+
+
+def test_who_only_looks_on_is_left_out(package):
+    hashes = module_hashes(ROOTS, PACKAGES, package, watchers=("dflash.b.tool",))
+    assert hashes.keys() == {"dflash.a.main"}
+    for code in (TRAIN, PACE):
+        assert "dflash.training.trackers" not in code.modules
+        assert {"dflash.training.run", "dflash.training.config"} <= code.modules.keys()

@@ -6,8 +6,13 @@ import math
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from dflash.lab.config import compose_config
+from dflash.lab.experiment import load_experiment
+from dflash.lab.provenance import device_id
+from dflash.lab.run import run_experiment
+from dflash.lab.stages import decode
 from dflash.lab.stages.decode import _chosen, _prompt_row
 
 ANSWERS = [  # (prompt, bench), by prompt and turn as the rollouts stage leaves them
@@ -40,3 +45,22 @@ def test_seconds_of_two_devices_make_no_speedup(baseline, timed):
     assert row["device"] == "cpu x86_64 x2"
     assert (row["ar_seconds"] == 0.6) if timed else math.isnan(row["ar_seconds"])
     assert row["lossless"]
+
+
+def test_one_process_at_a_time_decodes_on_a_device(
+    lab, small, small_overrides, tmp_path, monkeypatch
+):
+    name = f"decoding-{device_id(torch.device('cpu'))}"
+    free: list[bool] = []
+    honest = decode._generate
+
+    def watched(*given):
+        free.append(lab.store.claim(name) is not None)
+        return honest(*given)
+
+    monkeypatch.setattr(decode, "_generate", watched)
+    experiment = load_experiment(small, [*small_overrides, "seeds=[0]"])
+    assert run_experiment(lab, experiment, tmp_path / "results").failed == []
+    assert len(free) == 2 * (1 + 3), "target and three arms, each warmed up"
+    assert not any(free)
+    assert lab.store.claim(name) is not None

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from dflash.lab.config import compose_config
 from dflash.lab.pipeline import check_cell, train_cell
-from dflash.lab.stages.ranks import ERROR, WORK, check_ranks
+from dflash.lab.stages.ranks import ERROR, WORK, check_devices_here, check_ranks
 from dflash.lab.stages.target import target_info
 from dflash.lab.stages.train import Trained
 from dflash.model.errors import UserError
@@ -100,8 +100,10 @@ def test_impossible_combinations_are_one_line(
     check_cell(config, info)
     if "cuda" in override:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(UserError, match=message):
-        check_cell(compose_config([*small_overrides, "train.devices=2", override]), info)
+    for kind in ("local", "slurm"):
+        words = ("train.devices=2", override, f"executor.kind={kind}")
+        with pytest.raises(UserError, match=message):
+            check_cell(compose_config([*small_overrides, *words]), info)
 
 
 def test_sharded_ranks_need_equal_shares(small, small_overrides):
@@ -114,5 +116,6 @@ def test_more_ranks_than_gpus_are_refused(small, small_overrides, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     config = compose_config([*small_overrides, "train.devices=2", "target.device=auto"])
+    check_ranks(config)
     with pytest.raises(UserError, match=r"train\.devices=2 is not valid; allowed: at most 1"):
-        check_ranks(config)
+        check_devices_here(config)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from dflash.cli import main
 from dflash.decoding.speculative import dflash_generate
 from dflash.lab.config import compose_config
 from dflash.lab.experiment import load_arm
@@ -179,3 +180,12 @@ def test_what_changes_a_drafter_is_in_its_key(lab, small, small_overrides, one, 
         assert train_key(same, 0, info.identity, "r", None) == train_key(
             auto, 0, info.identity, "r", None
         )
+
+
+@pytest.mark.parametrize("verb", [("train",), ("evaluate", "folder"), ("generate", "Hello")])
+def test_work_on_one_drafter_refuses_an_executor(small, verb, capsys, tmp_path):
+    words = [*verb, "target=tiny", "executor.workers=2", "--store", str(tmp_path)]
+    assert main(words) == 2
+    text = capsys.readouterr().err
+    assert "executor.workers=2 is not valid; allowed: None: one drafter is worked on" in text
+    assert text.count("\n") == 1

@@ -125,3 +125,19 @@ def test_manifests_name_the_modules(ran, lab):
     modules = read_manifest(entry)["modules"]
     assert {"dflash.data.features", "dflash.target.load"} <= modules.keys()
     assert "dflash.training.run" not in modules
+
+
+def test_gc_keeps_an_experiment_whose_match_cannot_be_planned(
+    ran, lab, small_overrides, write_experiment, tmp_path, capsys
+):
+    name = write_experiment("  longer: {drafter.block_size: 6}", "even", "match: tokens\n")
+    capsys.readouterr()
+    assert ran("store", "gc", "--keep", name) == 2
+    text = capsys.readouterr().err
+    assert "--keep='even' is not valid; allowed: an experiment that has run" in text
+    assert text.count("\n") == 1
+    experiment = load_experiment(name, [*small_overrides, "seeds=[0]"])
+    run_experiment(lab, experiment, tmp_path / "results")
+    stored = lab.store.directories()
+    assert ran("store", "gc", "--yes", "--keep", name) == 0
+    assert lab.store.directories() == stored

@@ -18,7 +18,7 @@ from dflash.lab.store import MANIFEST, Key, Store, StoreError, check_entry
 from dflash.lab.upkeep.catalogue import Catalogue, list_lines
 from dflash.lab.upkeep.check import damages
 from dflash.lab.upkeep.gc import collect, garbage
-from dflash.lab.upkeep.journal import journal_lines
+from dflash.lab.upkeep.journal import log_lines
 from dflash.lab.upkeep.words import age_text, parse_age, size_text
 from dflash.model.errors import UserError
 
@@ -246,12 +246,13 @@ def test_a_store_that_cannot_be_written_is_read(store, monkeypatch):
 
 
 def test_the_journal_is_shown_line_by_line(tmp_path):
-    assert next(journal_lines(tmp_path)).endswith("nothing was built yet")
+    assert next(log_lines(tmp_path)).endswith("nothing was built yet")
     told = {"time": 1.7e9, "host": "node1", "pid": 7, "name": "train-1", "seconds": 1.25}
     (tmp_path / "journal.jsonl").write_text(json.dumps(told) + '\n{"time": 1')
-    first, second = journal_lines(tmp_path)
+    first, second = log_lines(tmp_path)
     assert re.fullmatch(r"2023-11-1\d \d\d:13:20  train-1  1\.2 s  node1:7", first)
     assert second == 'unreadable: {"time": 1'
+    assert Store(tmp_path).journal() == [told], "a line that was cut short stops nobody"
 
 
 def test_sizes_and_ages():

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,14 +117,22 @@ def records(file: Path) -> Iterator[bytes]:
             parts = b""
 
 
-def offline(folder: Path) -> tuple[list[dict[str, str]], dict[str, str], str]:
-    """History rows, parameters and the name of an offline run."""
+def told(file: Path) -> list[Any]:
+    """The records, read."""
     from wandb.proto.wandb_internal_pb2 import Record
 
+    return [Record.FromString(data) for data in records(file)]
+
+
+def offline(folder: Path) -> tuple[list[dict[str, str]], dict[str, str], str]:
+    """History rows, parameters and the name of an offline run."""
     rows, parameters, name = [], {}, ""
     (file,) = folder.glob("*.wandb")
-    for data in records(file):
-        record = Record.FromString(data)
+    deadline = time.monotonic() + 20
+    while "exit" not in (kinds := [record.WhichOneof("record_type") for record in told(file)]):
+        assert time.monotonic() < deadline, kinds  # its service writes in the background
+        time.sleep(0.05)
+    for record in told(file):
         if record.WhichOneof("record_type") == "history":
             items = record.history.item
             rows.append({item.key or item.nested_key[0]: item.value_json for item in items})
@@ -164,8 +174,8 @@ def test_wandb_runs_of_one_process_are_apart(tmp_path, monkeypatch):
         tracker.finalize("success")
     for offset, name in enumerate(runs):
         (folder,) = (tmp_path / name).glob("log-*/wandb/offline-run-*")
-        rows, _, told = offline(folder)
-        assert told == name
+        rows, _, shown = offline(folder)
+        assert shown == name
         assert [float(row["loss"]) for row in rows] == [step + 100.0 * offset for step in STEPS]
 
 

@@ -12,7 +12,9 @@ from dflash.lab.executors.in_turn import InTurn
 from dflash.lab.executors.job import Job, Result
 from dflash.lab.executors.processes import Processes
 from dflash.lab.executors.slots import cores_here, divide, gpus_here
+from dflash.lab.experiment import Experiment
 from dflash.lab.stages.common import Lab
+from dflash.model.errors import UserError
 from dflash.target.load import device_of
 
 
@@ -40,13 +42,31 @@ def choose_executor(lab: Lab, config: LabConfig) -> Executor:
     return _local(lab, config)
 
 
+def check_match(experiment: Experiment) -> None:
+    """Refuse to match arms by seconds that are measured where their cells do not run.
+
+    Raises:
+        UserError: ``match: wall_time`` with cells in other processes or on several devices.
+    """
+    if experiment.match != "wall_time":
+        return
+    executor = experiment.config.executor
+    elsewhere = executor.kind != "local" or executor.workers not in (None, 1)
+    if elsewhere or any(arm.config.train.devices > 1 for arm in experiment.arms):
+        allowed = "executor.kind=local, executor.workers=1 and train.devices=1 with it: "
+        raise UserError.of("match", "wall_time", f"{allowed}the pace is measured in this process")
+
+
 def _local(lab: Lab, config: LabConfig) -> Executor:
     workers, retries = config.executor.workers, config.executor.retries
     device = config.target.device
-    if device_of(device).type == "cuda" and device in ("auto", "cuda"):  # not a certain one
+    if device_of(device).type == "cuda":
+        certain = device not in ("auto", "cuda")
         devices = gpus_here(torch.cuda.device_count())
-        if len(devices) > 1:
+        if len(devices) > 1 and not certain:
             return Processes(lab, devices, workers, retries)
+        if workers not in (None, 1):  # cells on one GPU would slow each other and be timed so
+            raise UserError.of("executor.workers", workers, "at most 1 on one GPU")
     if workers is None or workers == 1:
         return InTurn(lab)
     divide(cores_here(), [], workers)  # refuses what this machine has not

@@ -1,4 +1,8 @@
-"""Where and how cells run; nothing here changes what they compute, so it is in no key."""
+"""Where and how cells run; nothing here changes what they compute.
+
+So it is in no key itself. Keys of what is timed name the device that this leads to, with the number
+of threads of a processor.
+"""
 
 from __future__ import annotations
 

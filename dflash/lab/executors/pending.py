@@ -18,10 +18,13 @@ class Pending:
         self._jobs = list(jobs)
         self._lock = threading.Lock()
 
-    def take(self) -> tuple[Job, IO[str]] | None:
+    def take(self, wait: bool = True) -> tuple[Job, IO[str]] | None:
         """A job with its claim, to be closed when the job has ended; None when none is left.
 
         A job that another process has claimed is waited for: it is finished then, or free.
+
+        Args:
+            wait: otherwise None, too, while other processes have claimed all that is left.
         """
         store = self._lab.store
         with self._lock:
@@ -30,7 +33,7 @@ class Pending:
                 if claim is not None:
                     self._jobs.remove(job)
                     return job, claim
-            if not self._jobs:
+            if not (self._jobs and wait):
                 return None
             job = self._jobs.pop(0)
         self._lab.say(f"{job.label}: waiting for another process that works on it")

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from dflash.lab.errors import one_line
 from dflash.lab.executors.config import ExecutorConfig
 from dflash.lab.executors.job import Job, Result, perform
 from dflash.lab.executors.slots import at_most_here
@@ -23,6 +24,16 @@ try:
 except ModuleNotFoundError:
     allowed = "local, slurm, or install Ray: pip install 'dflash-lab[ray]'"
     raise UserError.of("executor.kind", "ray", allowed) from None
+
+
+LOST = (
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.NodeDiedError,
+    ray.exceptions.LocalRayletDiedError,
+    ray.exceptions.RayActorError,
+    ray.exceptions.OutOfMemoryError,
+    ray.exceptions.ObjectLostError,
+)
 
 
 @ray.remote
@@ -72,8 +83,10 @@ class RayCluster:
         """What a task left, or how its last worker was lost."""
         try:
             return Result(**ray.get(handle))
-        except ray.exceptions.RayError as error:
-            return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+        except LOST as error:
+            return one_line(error)
+        except ray.exceptions.RayTaskError as error:  # it would fail on every worker
+            return Result(None, one_line(error.cause))
 
     def cancel(self, handle: ray.ObjectRef) -> None:
         """End a task and its worker."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Generator, Sequence
-from typing import Protocol, TypeVar
+from typing import IO, Protocol, TypeVar
 
 from dflash.lab.executors.job import Job, Result, lost
+from dflash.lab.executors.pending import Pending
 from dflash.lab.stages.common import Lab
 
 Handle = TypeVar("Handle")
@@ -33,28 +34,39 @@ def run_in_window(
 ) -> Generator[tuple[Job, Result]]:
     """Results as they come; leaving the generator cancels what still runs.
 
+    This process holds the claims of what it has submitted: a second command on the same cells
+    submits others, and comes back to these when they have ended.
+
     Args:
         limit: jobs that may be submitted at a time; None for all.
         retries: how often a lost job is submitted again.
     """
-    todo, attempts = deque(jobs), Counter[str]()
-    running: dict[Handle, Job] = {}
+    pending, attempts = Pending(lab, jobs), Counter[str]()
+    running: dict[Handle, tuple[Job, IO[str]]] = {}
+
+    def start(job: Job, claim: IO[str]) -> None:
+        attempts[job.label] += 1
+        running[cluster.submit(job)] = job, claim
+
     try:
-        while todo or running:
-            while todo and (limit is None or len(running) < limit):
-                job = todo.popleft()
-                running[cluster.submit(job)] = job
-                attempts[job.label] += 1
+        while True:
+            while limit is None or len(running) < limit:
+                taken = pending.take(wait=not running)
+                if taken is None:
+                    break
+                start(*taken)
+            if not running:
+                return
             handle = cluster.wait(list(running))
-            job = running.pop(handle)
+            job, claim = running.pop(handle)
             result = cluster.result(handle)
-            if isinstance(result, Result):
-                yield job, result
-            elif attempts[job.label] > retries:
-                yield job, lost(result, attempts[job.label])
-            else:
+            if isinstance(result, str) and attempts[job.label] <= retries:
                 lab.say(f"{job.label}: worker lost ({result}); starting it again")
-                todo.appendleft(job)
+                start(job, claim)
+                continue
+            claim.close()
+            yield job, lost(result, attempts[job.label]) if isinstance(result, str) else result
     finally:
-        for handle in running:
+        for handle, (_, claim) in running.items():
             cluster.cancel(handle)
+            claim.close()

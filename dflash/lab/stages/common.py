@@ -53,15 +53,20 @@ class Lab:
 
 @dataclass(frozen=True)
 class Code:
-    """The code of a stage: where it enters and how far its imports are followed."""
+    """The code of a stage: where it enters and how far its imports are followed.
+
+    Attributes:
+        watchers: modules that only look on, so that editing one makes nothing again.
+    """
 
     roots: tuple[str, ...]
     packages: tuple[str, ...]
+    watchers: tuple[str, ...] = ()
 
     @cached_property
     def modules(self) -> dict[str, str]:
         """Read once: an edit during a run must not relabel what the loaded code computes."""
-        return module_hashes(self.roots, self.packages)
+        return module_hashes(self.roots, self.packages, watchers=self.watchers)
 
     @property
     def version(self) -> str:

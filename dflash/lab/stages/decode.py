@@ -1,7 +1,8 @@
 """Stages "autoregressive" and "decode": real decoding of some prompts, timed and compared.
 
 The target decodes every prompt once by the same loop at block size 1; the drafters' outputs and
-seconds are held against that. Finished prompts survive a kill.
+seconds are held against that. Finished prompts survive a kill. Of all processes that share a store
+one at a time decodes on a device, so that no cell's seconds contain another's work of that kind.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from dflash.data.rollouts import Rollout
 from dflash.decoding.speculative import Generation, dflash_generate
 from dflash.lab.config import LabConfig
-from dflash.lab.provenance import device_name
+from dflash.lab.provenance import device_id, device_name
 from dflash.lab.results import Row, write_table
 from dflash.lab.stages.answers import Answers
 from dflash.lab.stages.common import Code, Lab, read_json, write_json
@@ -123,13 +124,16 @@ def _each_prompt(
     """Decode every chosen prompt that has no file yet."""
     chosen = _chosen(config, evaluation)
     todo = [index for index in chosen if not (directory / _file(index)).is_file()]
-    if todo:  # the first tokens of a process are slow, and no prompt should pay for them
+    if not todo:
+        return
+    with lab.store.alone(f"decoding-{device_id(target.device)}"):
+        # the first tokens of a process are slow, and no prompt should pay for them
         _generate(config, chosen[todo[0]][0], target, drafter, WARM_UP)
-    device = device_name(str(target.device))
-    for index in lab.bar(todo, "decode" if drafter is not None else "decode plainly"):
-        rollout, _ = chosen[index]
-        generation = _generate(config, rollout, target, drafter, config.decode.new_tokens)
-        write_json(directory / _file(index), _as_json(generation, device))
+        device = device_name(str(target.device))
+        for index in lab.bar(todo, "decode" if drafter is not None else "decode plainly"):
+            rollout, _ = chosen[index]
+            generation = _generate(config, rollout, target, drafter, config.decode.new_tokens)
+            write_json(directory / _file(index), _as_json(generation, device))
 
 
 def _generate(

@@ -22,6 +22,7 @@ from dflash.lab.store import Key
 CODE = Code(
     roots=("dflash.lab.stages.pace", "dflash.training.run"),
     packages=("dflash.training", "dflash.data", "dflash.target", "dflash.model"),
+    watchers=("dflash.training.trackers",),
 )
 PACE = "pace.json"
 STEPS = 24

@@ -32,10 +32,10 @@ class RankError(RuntimeError):
 
 
 def check_ranks(config: LabConfig) -> None:
-    """Refuse what several processes on this machine cannot do.
+    """Refuse what several processes cannot do, on any machine.
 
     Raises:
-        UserError: more devices than there are, or a strategy that does not fit.
+        UserError: a strategy that does not fit, or a certain device for all of them.
     """
     devices, strategy = config.train.devices, config.train.strategy
     if devices == 1:
@@ -45,10 +45,19 @@ def check_ranks(config: LabConfig) -> None:
     if strategy == "fsdp" and config.train.sequences % devices:
         allowed = f"a multiple of train.devices={devices} with train.strategy=fsdp"
         raise UserError.of("train.sequences", config.train.sequences, allowed)
-    if device_of(config.target.device).type == "cuda":
-        if config.target.device not in ("auto", "cuda"):
-            allowed = "auto or cuda, which mean one device for every rank"
-            raise UserError.of("target.device", config.target.device, allowed)
+    if config.target.device not in ("auto", "cuda", "cpu"):
+        allowed = "auto, cuda or cpu, which mean a device for every rank"
+        raise UserError.of("target.device", config.target.device, allowed)
+
+
+def check_devices_here(config: LabConfig) -> None:
+    """Refuse more ranks than this machine has GPUs for.
+
+    Raises:
+        UserError: see above.
+    """
+    devices = config.train.devices
+    if devices > 1 and device_of(config.target.device).type == "cuda":
         present = torch.cuda.device_count()
         if devices > present:
             raise UserError.of("train.devices", devices, f"at most {present} (GPUs here)")
@@ -58,11 +67,12 @@ def launch_ranks(training: Training, directory: Path) -> None:
     """Train in ``train.devices`` processes; the first leaves the results in ``directory``.
 
     Raises:
-        UserError: see ``check_ranks``.
+        UserError: see ``check_ranks`` and ``check_devices_here``.
         RankError: what the first rank that failed said.
     """
     lab, config, features = training.lab, training.config, training.features
     check_ranks(config)
+    check_devices_here(config)
     lab.unload()  # the ranks need the memory
     work = {
         "store": str(lab.store.root.absolute()),

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 CODE = Code(
     roots=("dflash.lab.stages.train", "dflash.lab.stages.rank", "dflash.training.run"),
     packages=("dflash.training", "dflash.data", "dflash.target", "dflash.model"),
+    watchers=("dflash.training.trackers",),
 )
 FACTS = "train.json"
 DIFF = "source.diff"  # of the code that trained; empty for a clean tree

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-JOURNAL = "journal.jsonl"
+from dflash.lab.journal import journal_lines
 
 
-def journal_lines(root: Path) -> Iterator[str]:
-    """One line per built entry, oldest first; a line that a kill cut short is shown as it is."""
-    path = root / JOURNAL
-    if not path.is_file():
-        yield f"{path} does not exist: nothing was built yet"
-        return
-    for line in path.read_text(encoding="utf-8").splitlines():
-        yield _words(line)
-
-
-def _words(line: str) -> str:
-    try:
-        told = json.loads(line)
+def log_lines(root: Path) -> Iterator[str]:
+    """One line per built entry, oldest first; a line that was cut short is shown as it is."""
+    nothing = True
+    for line, told in journal_lines(root):
+        nothing = False
+        if told is None:
+            yield f"unreadable: {line}"
+            continue
         when = datetime.fromtimestamp(told["time"]).isoformat(sep=" ", timespec="seconds")
-        return f"{when}  {told['name']}  {told['seconds']:.1f} s  {told['host']}:{told['pid']}"
-    except (ValueError, TypeError, KeyError):
-        return f"unreadable: {line}"
+        yield f"{when}  {told['name']}  {told['seconds']:.1f} s  {told['host']}:{told['pid']}"
+    if nothing:
+        yield f"{root}: nothing was built yet"

@@ -12,6 +12,7 @@ from dflash.lab.lineage import experiment_keys
 from dflash.lab.stages.common import Lab
 from dflash.lab.stages.target import target_info, target_key
 from dflash.lab.store import Key
+from dflash.lab.upkeep.catalogue import Catalogue
 from dflash.model.errors import UserError
 
 
@@ -31,7 +32,7 @@ def wanted_entries(lab: Lab, experiment: Experiment, arm: str | None = None) -> 
     Raises:
         UserError: an arm that the experiment does not have, or one that cannot run.
     """
-    if experiment.match and not RULES[experiment.match].planned:
+    if not _planned(experiment):
         raise UserError(
             f"match={experiment.match} is decided when the experiment runs; name entries"
         )
@@ -43,6 +44,25 @@ def wanted_entries(lab: Lab, experiment: Experiment, arm: str | None = None) -> 
     runs = experiment_keys(matched, plan_arms(lab, matched))
     own = {run_id_of(item, seed) for item in arms for seed in experiment.seeds}
     return _by_name({run: keys for run, keys in runs.items() if arm is None or run in own})
+
+
+def kept_entries(lab: Lab, catalogue: Catalogue, experiment: Experiment) -> set[str]:
+    """Names of what an experiment would use now; of what its results used, where a match that is
+    decided as it runs says more than can be planned.
+
+    Raises:
+        UserError: an arm that cannot run, or such a match without results.
+    """
+    if _planned(experiment):
+        return set(wanted_entries(lab, experiment))
+    if experiment.name not in catalogue.experiments:
+        allowed = f"an experiment that has run, as match={experiment.match} needs that"
+        raise UserError.of("--keep", experiment.name, allowed)
+    return catalogue.experiments[experiment.name]
+
+
+def _planned(experiment: Experiment) -> bool:
+    return not experiment.match or RULES[experiment.match].planned
 
 
 def _by_name(runs: Mapping[str, Sequence[Key]]) -> dict[str, Wanted]:

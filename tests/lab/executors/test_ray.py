@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dflash.lab.executors.config import ExecutorConfig, RayConfig
-from dflash.lab.executors.job import Job
+from dflash.lab.executors.job import Job, Result
 from dflash.model.errors import UserError
 from tests.lab.executors.conftest import run
 from tests.lab.executors.grid import assert_built_once, tables
@@ -74,6 +74,18 @@ def test_a_lost_worker_is_replaced_and_at_last_given_up(lab, tmp_path, times, su
     result = cluster.result(cluster.wait([handle]))
     assert note.read_text() == "xx"
     assert (result.entries == {}) if survives else ("died" in result.lower())
+
+
+@ray.remote
+def fails() -> dict[str, object]:
+    """A task that cannot even begin its job."""
+    raise ImportError("no module\nhere")
+
+
+def test_an_error_inside_a_task_is_its_result(lab):
+    cluster = ray_cluster.RayCluster(lab, ExecutorConfig(retries=1))
+    result = cluster.result(cluster.wait([fails.remote()]))
+    assert result == Result(None, "ImportError: no module here")
 
 
 def test_an_address_where_nothing_answers_is_one_line(lab, monkeypatch):
