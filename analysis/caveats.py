@@ -18,7 +18,7 @@ def caveats(result: Result, table: pd.DataFrame) -> list[str]:
     rows = measured(result, headline_source(result))
     return [
         *_where(result, rows),
-        *_matched(result.runs),
+        *([] if result.matched else _matched(result.runs)),
         *_start(result),
         *_budget(result),
         *_seeds_and_prompts(result, table, rows),
@@ -75,6 +75,8 @@ FED = {"order_hash": "order of data", "anchor_hash": "anchors", "feature_hash": 
 def _matched(runs: pd.DataFrame) -> list[str]:
     """What the recorded hashes of an arm and its control do not share, from `runs` alone.
 
+    For a folder without matched.json, whose sentence knows more: which parameters are shared, what
+    an arm declares, how far runs of other lengths agree.
     Starting values are compared where the numbers of parameters are equal: other parameters give
     another hash anyway.
     """

@@ -387,10 +387,13 @@ def test_arms_that_were_fed_otherwise_are_named(make_result: Make) -> None:
         runs.loc[wider, "parameters"] = 2e7
 
     arms = {"control": 0.0, "worse": -0.12, "better": 0.12, "floor:unigram": -0.3}
-    text, _ = read(make_result(arms=arms, change=change))
+    directory = make_result(arms=arms, change=change)
+    text, _ = read(directory)
     assert "* worse and the control differ in anchors, starting values: " in text
     assert "better and the control" not in text
     assert "floor:unigram and the control" not in text
+    (directory / "matched.json").write_text('{"sentence": "Arms matched, except as declared."}')
+    assert "and the control differ in" not in read(directory)[0], "one of the two has the word"
 
 
 def test_matched_arms_are_said_to_be(make_result: Make) -> None:

@@ -93,6 +93,7 @@ def assert_equal_entries(ours: dict[str, Path], theirs: dict[str, Path]) -> None
         facts = [read_json(place / FACTS) for place in (entry, other)]
         for fact in facts:
             assert fact.pop("train_seconds") > 0
+        assert [fact.pop("shared_pass") for fact in facts].count(True) <= 1
         assert facts[0] == facts[1]
         names = [{p.relative_to(e).as_posix() for p in e.rglob("*")} for e in (entry, other)]
         assert names[0] == names[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dflash.lab.budget import RULES
 from dflash.lab.plan.bill import HOUR, Bill, Speed
 from dflash.lab.plan.entries import Entry, Plan
 from dflash.lab.plan.explain import data_lines, store_lines, target_text
@@ -35,12 +36,23 @@ def cost_text(lab: Lab, plan: Plan, bill: Bill, speed: Speed | None, price: floa
     lines = [f"{plan.experiment.name}: what it still needs on one GPU"]
     lines += paragraph("target", target_text(plan))
     lines += paragraph("cells", f"{len(plan.cells)} arms x {len(plan.experiment.seeds)} seeds")
+    lines += paragraph("match", unmatched) if (unmatched := _unmatched(plan)) else []
     lines += data_lines(plan)
     lines += heading("by stage")
     lines += table(["stage", "missing", "FLOPs", "tokens", "disk", "GPU-hours"], _rows(plan, speed))
     lines += ["", *_totals(plan, bill, speed, price)]
     lines += note(ASSUMED) if speed is not None else []
     return "\n".join([*lines, *store_lines(lab, plan)])
+
+
+def _unmatched(plan: Plan) -> str:
+    """What a match that needs the answers or a measurement leaves out of the bill."""
+    match = plan.experiment.match
+    if not match or RULES[match].planned:
+        return ""
+    return (
+        f"{match}: {RULES[match].key} of the arms is not known yet; priced at the steps without it"
+    )
 
 
 def _rows(plan: Plan, speed: Speed | None) -> list[list[str]]:

@@ -192,7 +192,9 @@ def _budget(cell: CellWork, rate: Rate | None) -> list[str]:
     return [
         scaled(flops / max(1, cell.steps), ""),
         scaled(flops, ""),
-        "unknown" if rate is None else duration(flops / rate.flops_per_second),
+        "unknown"
+        if rate is None
+        else duration(flops / rate.flops_per_second / cell.config.train.devices),
         size(cell.checkpoint_bytes),
         size(RESUME_POINT * cell.parameters),
         size(training_memory(cell).total),
@@ -202,7 +204,8 @@ def _budget(cell: CellWork, rate: Rate | None) -> list[str]:
 def _time_text(plan: Plan, rate: Rate | None, training: Sequence[Entry]) -> str:
     if rate is None:
         return UNKNOWN
-    seconds = duration(sum(entry.flops for entry in training) / rate.flops_per_second)
+    work = sum(entry.flops / entry.key.config["train"]["devices"] for entry in training)
+    seconds = duration(work / rate.flops_per_second)
     bound = "" if plan.cells[0].train.counted else "at most, as lengths are bounds: "
     return (
         f"{bound}{seconds} for the training of {len(training)} cells one after another; "

@@ -88,7 +88,9 @@ def check_quota(quota: Quota, bill: Bill) -> None:
 
 
 def hold_to_quota(lab: Lab, experiment: Experiment, quota: Quota) -> None:
-    """Check what an experiment still needs before it runs; on a processor it needs no GPU-hours.
+    """Check what an experiment still needs before it runs.
+
+    On a processor it needs no GPU-hours; but what runs elsewhere may, whatever is here.
 
     Raises:
         UserError: see ``check_quota`` and ``make_plan``.
@@ -96,6 +98,6 @@ def hold_to_quota(lab: Lab, experiment: Experiment, quota: Quota) -> None:
     if quota == NO_LIMIT:
         return
     plan = make_plan(lab, experiment)
-    if not on_gpu(plan.target.info.device):
+    if experiment.config.executor.kind == "local" and not on_gpu(plan.target.info.device):
         quota = replace(quota, gpu_hours=None)
     check_quota(quota, bill_of(plan, speed_of(lab, plan, quota.rate())))

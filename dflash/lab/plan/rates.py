@@ -20,7 +20,9 @@ UNKNOWN = "unknown until one cell has run (or state it with --throughput)"
 
 @dataclass(frozen=True)
 class Rate:
-    """Operations per second that the lab's own work reaches, as this module counts them."""
+    """Operations per second that one device reaches in the lab's own work, as this module counts
+    them.
+    """
 
     flops_per_second: float
     source: str
@@ -79,7 +81,8 @@ def measured_rate(store: Store, cell: CellWork, fits: Callable[[str], bool]) -> 
     """What training runs of the same target reached.
 
     Of all runs those with the most similar operations per step count, all seeds of them: small
-    steps are slower per operation than large ones.
+    steps are slower per operation than large ones. Runs that shared the target's pass with others
+    do not count, as nobody can say what their part of it took.
 
     Args:
         fits: which devices count; of those the newest run's.
@@ -90,13 +93,16 @@ def measured_rate(store: Store, cell: CellWork, fits: Callable[[str], bool]) -> 
         facts = read_json(entry / FACTS)
         if not Trained.readable(entry) or not _same_target(facts, cell.config):
             continue
+        if facts.get("shared_pass"):  # older runs, which do not say, could not share one
+            continue
         here = facts["device"] == device if device else fits(facts["device"])
         if not here or facts["train_seconds"] <= 0:
             continue
         run = _work_of(store, read_manifest(entry)["inputs"]["rollouts"], facts, cell)
         if run is not None:
             device, total = facts["device"], run.training_flops
-            runs.append((total / facts["steps"], total / facts["train_seconds"]))
+            seconds = facts["train_seconds"] * run.config.train.devices
+            runs.append((total / facts["steps"], total / seconds))
     if not runs:
         return None
     wanted = cell.training_flops / max(1, cell.steps)

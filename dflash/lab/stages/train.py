@@ -207,7 +207,8 @@ class Training:
         )
         if is_first_rank():
             (directory / DIFF).write_bytes(source_tree().diff)
-            write_json(directory / FACTS, _facts(result, config, self.seed, target, directory))
+            facts = _facts(result, config, self.seed, target, directory)
+            write_json(directory / FACTS, facts | {"shared_pass": source is not None})
 
 
 def _facts(

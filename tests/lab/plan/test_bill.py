@@ -9,12 +9,14 @@ import pytest
 from dflash.cli import main
 from dflash.lab.experiment import load_experiment
 from dflash.lab.plan.bill import Speed, bill_of
+from dflash.lab.plan.cost import cost_text
 from dflash.lab.plan.data import Assumed
 from dflash.lab.plan.entries import make_plan
 from dflash.lab.plan.explain import explain_text
 from dflash.lab.plan.rates import Rate, Stated, expected_rate, measured_rate
 from dflash.lab.run import run_experiment
-from dflash.lab.stages.train import Trained
+from dflash.lab.stages.common import read_json, write_json
+from dflash.lab.stages.train import FACTS, Trained
 from dflash.model.errors import UserError
 
 
@@ -74,6 +76,22 @@ def test_a_speed_is_measured_where_a_run_was(lab, finished, small_overrides):
     assert "3 training run(s) of the store on cpu" in rate.source
     assert measured_rate(lab.store, cell, lambda device: False) is None
     assert expected_rate(lab.store, cell) == rate
+
+
+@pytest.mark.usefixtures("weights")
+def test_a_rate_is_of_one_device_and_of_runs_that_shared_nothing(lab, finished):
+    cell = make_plan(lab, finished).cells[0]
+    alone = measured_rate(lab.store, cell, lambda device: True)
+    for entry in lab.store.entries("train"):
+        facts = read_json(entry / FACTS)
+        assert facts["shared_pass"] is False
+        facts["config"]["train"]["devices"] = 2
+        write_json(entry / FACTS, facts)
+    rate = measured_rate(lab.store, cell, lambda device: True)
+    assert rate.flops_per_second == pytest.approx(alone.flops_per_second / 2)
+    for entry in lab.store.entries("train"):
+        write_json(entry / FACTS, read_json(entry / FACTS) | {"shared_pass": True})
+    assert measured_rate(lab.store, cell, lambda device: True) is None
 
 
 @pytest.mark.real_model
@@ -158,6 +176,21 @@ def test_the_command_prints_the_bill(small, small_overrides, tmp_path, capsys):
     assert max(map(len, text.splitlines())) <= 100
     assert main(["cost", small, *small_overrides, *store]) == 0
     assert "unknown until one cell has run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("match", "marked"), [("tokens", True), ("wall_time", True), ("parameters", False), ("", False)]
+)
+def test_a_bill_before_a_match_says_so(
+    lab, small, small_overrides, write_experiment, match, marked
+):
+    arm = "  long: {drafter.block_size: 6}"
+    name = write_experiment(arm, "even", f"match: {match}\n" if match else "")
+    plan = make_plan(lab, load_experiment(name, small_overrides))
+    text = cost_text(lab, plan, bill_of(plan, None), None, None)
+    line = f"{match}: train.steps of the arms is not known yet; priced at the steps without it"
+    assert (line in text) is marked
+    assert {cell.steps for cell in plan.cells} == {2}
 
 
 @pytest.mark.usefixtures("experiments")

@@ -127,6 +127,9 @@ def test_a_stated_speed_gives_a_time(lab):
     for row in section(text, "TIME")[2:4]:
         assert " 2 min " in row
     assert "12 min for the training of 6 cells" in " ".join(text.split())
+    text = explained(lab, "no_qknorm", [*QWEN, "train.devices=2"], Rate(flops / 120, "stated"))
+    assert "6 min for the training of 6 cells" in " ".join(text.split())
+    assert " 1 min " in section(text, "TIME")[2]
 
 
 def test_the_command_explains_and_refuses_nonsense(small, small_overrides, tmp_path, capsys):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dflash.cli import main
+from dflash.lab.experiment import load_experiment
 from dflash.lab.plan.bill import Bill
-from dflash.lab.plan.quota import Quota, check_quota
+from dflash.lab.plan.quota import Quota, check_quota, hold_to_quota
 from dflash.model.errors import UserError
 
 BILL = Bill("mine", tokens=1e6, steps=10, disk=3e9, gpu_hours=5.0)
@@ -66,3 +67,15 @@ def test_ablate_honours_the_environment(small, small_overrides, tmp_path, capsys
     monkeypatch.setenv("DFLASH_QUOTA", "gpu_hours=0 disk_gb=1")
     with pytest.raises(AssertionError, match="loaded a target"):
         main(["ablate", small, *small_overrides, *places])
+
+
+@pytest.mark.parametrize("kind", ["slurm", "ray"])
+def test_hours_count_where_a_cluster_has_the_gpus(lab, small, small_overrides, kind):
+    """The machine that submits needs no GPU to spend some."""
+    experiment = load_experiment(small, [*small_overrides, f"executor.kind={kind}"])
+    with pytest.raises(UserError, match="gpu_hours=1 cannot be checked: no speed is known"):
+        hold_to_quota(lab, experiment, Quota(gpu_hours=1))
+    with pytest.raises(UserError, match="mine needs gpu_hours="):
+        hold_to_quota(lab, experiment, Quota(gpu_hours=1e-9, throughput=1e9))
+    local = load_experiment(small, small_overrides)
+    hold_to_quota(lab, local, Quota(gpu_hours=1e-9, throughput=1e9))
