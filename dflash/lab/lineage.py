@@ -30,6 +30,7 @@ DERIVED = (
     "matched.json",
     "summary.md",
     "summary.csv",
+    "contrasts.csv",
     "figures",
 )
 Lineage = dict[str, list[str]]
