@@ -187,15 +187,19 @@ def check_entry(entry: Path, deep: bool = False) -> None:
         StoreError: names the first file that differs and how to rebuild.
     """
     for name, expected in read_manifest(entry)["files"].items():
-        path = entry / name
-        if not path.is_file():
-            raise _damaged(entry, f"{name} is missing")
-        size = path.stat().st_size
-        if size != expected["size"]:
-            raise _damaged(entry, f"{name} has {size} bytes instead of {expected['size']}")
-        hashed = expected["sha256"] and (deep or size < HASHED_BELOW)  # "": by an older version
-        if hashed and file_hash(path) != expected["sha256"]:
-            raise _damaged(entry, f"the content of {name} has changed")
+        try:
+            _check_file(entry, name, expected, deep)
+        except (FileNotFoundError, IsADirectoryError):  # also one that vanishes while it is read
+            raise _damaged(entry, f"{name} is missing") from None
+
+
+def _check_file(entry: Path, name: str, expected: Mapping[str, Any], deep: bool) -> None:
+    path = entry / name
+    size = path.stat().st_size
+    if size != expected["size"]:
+        raise _damaged(entry, f"{name} has {size} bytes instead of {expected['size']}")
+    if (deep or size < HASHED_BELOW) and file_hash(path) != expected["sha256"]:
+        raise _damaged(entry, f"the content of {name} has changed")
 
 
 def file_hash(path: Path) -> str:
