@@ -171,7 +171,7 @@ def _by_time(
 ) -> int:
     """Steps that take the arm as long as the control takes for its own, by their measured pace."""
     for config in (control, arm):
-        if config.train.devices > 1:
+        if config.train.ranks > 1:
             raise UserError.of("train.devices", config.train.devices, "1 with match=wall_time")
     pace = build_pace(lab, control, arm, info)
     return max(1, round(_steps(lab, control, info) * pace["control"] / pace["arm"]))

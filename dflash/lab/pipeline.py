@@ -194,6 +194,8 @@ def check_cell(config: LabConfig, info: TargetInfo) -> int:
         UserError: taps, mask token, sizes, widths, devices or a tracker that do not fit.
     """
     check_ranks(config)
+    if config.train.nodes > 1 and config.executor.kind != "slurm":
+        raise UserError.of("train.nodes", config.train.nodes, "1, or executor.kind=slurm")
     if config.executor.kind == "local":  # elsewhere the machine that trains is another one
         check_devices_here(config)
     check_tracker(config.train.logger)

@@ -42,8 +42,8 @@ def check_together(experiment: Experiment, executor: Executor) -> None:
     if not any(config.data.mode == "online" for config in configs):
         raise UserError.of("data.mode", "offline", "online with --together")
     for config in configs:
-        if config.train.devices > 1:
-            raise UserError.of("train.devices", config.train.devices, "1 with --together")
+        if config.train.ranks > 1:
+            raise UserError.of("train.devices", config.train.devices, "1, on one node, together")
 
 
 def train_together(lab: Lab, planned: Sequence[PlannedArm], seed: int) -> None:

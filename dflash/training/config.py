@@ -48,6 +48,7 @@ class TrainConfig:
     Attributes:
         steps: optimizer steps; ``None`` means ``epochs`` passes over the sequences.
         sequences: sequences per optimizer step, over all devices.
+        devices: that train one drafter together, on each of ``nodes`` machines.
         micro_batch: sequences per forward; ``None`` means all of a step's at once.
         anchors_per_sequence: blocks drawn from one sequence in a step.
         init: ``random``, or ``target`` to start from the target's own layers.
@@ -80,6 +81,7 @@ class TrainConfig:
     precision: Literal["auto", "32-true", "bf16-mixed"] = "auto"
     attention: Literal["blocks", "sdpa", "eager", "flex_attention"] = "blocks"
     devices: int = 1
+    nodes: int = 1
     strategy: str = "auto"
     checkpoint_every: int = 50
     logger: Literal["csv", "tensorboard", "wandb", "mlflow"] = "csv"
@@ -87,17 +89,18 @@ class TrainConfig:
     seed_shift: int = 0
 
     def __post_init__(self) -> None:
-        positive = ("epochs", "sequences", "anchors_per_sequence", "checkpoint_every", "devices")
-        for name in positive:
+        positive = ("epochs", "sequences", "anchors_per_sequence", "checkpoint_every")
+        for name in (*positive, "devices", "nodes"):
             if getattr(self, name) < 1:
                 raise UserError.of(f"train.{name}", getattr(self, name), "an integer of at least 1")
         for name in ("steps", "micro_batch"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError.of(f"train.{name}", value, "null or an integer of at least 1")
-        if self.sequences < self.devices:
-            allowed = f"at most train.sequences={self.sequences}"
-            raise UserError.of("train.devices", self.devices, allowed)
+        if self.sequences < self.ranks:
+            name = "devices" if self.nodes == 1 else "nodes"
+            allowed = f"at most train.sequences={self.sequences} processes over all nodes"
+            raise UserError.of(f"train.{name}", getattr(self, name), allowed)
         for name in ("replica", "seed_shift"):
             if getattr(self, name) < 0:
                 raise UserError.of(f"train.{name}", getattr(self, name), "an integer from 0 on")
@@ -107,6 +110,11 @@ class TrainConfig:
         for name in ("warmup_ratio", "min_lr_ratio"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError.of(f"train.{name}", getattr(self, name), "a number from 0 to 1")
+
+    @property
+    def ranks(self) -> int:
+        """Processes that train one drafter."""
+        return self.devices * self.nodes
 
 
 def total_steps(config: TrainConfig, sequences: int) -> int:

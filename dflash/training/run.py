@@ -222,6 +222,7 @@ def build_trainer(
         max_epochs=1,
         accelerator=device.type,
         devices=devices_of(config, device),
+        num_nodes=config.nodes,
         strategy=strategy_of(config),
         precision=cast(Any, precision_of(config.precision, device)),
         logger=build_tracker(config.logger, directory, resumed_step(directory)),

@@ -16,12 +16,12 @@ from dflash.training.config import TrainConfig
 
 def strategy_of(config: TrainConfig) -> str | Strategy:
     """Lightning's strategy. ``fsdp`` is PyTorch's per-parameter one, which CPUs can do as well."""
-    if config.devices == 1:
+    if config.ranks == 1:
         return "auto"
     if config.strategy != "fsdp":
         return config.strategy
     return ModelParallelStrategy(
-        data_parallel_size=config.devices, tensor_parallel_size=1, save_distributed_checkpoint=False
+        data_parallel_size=config.ranks, tensor_parallel_size=1, save_distributed_checkpoint=False
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import psutil
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 
 from dflash.lab.config import compose_config
 from dflash.lab.pipeline import check_cell, train_cell
+from dflash.lab.stages import nodes
 from dflash.lab.stages.ranks import ERROR, WORK, check_devices_here, check_ranks
 from dflash.lab.stages.target import target_info
 from dflash.lab.stages.train import Trained
@@ -58,6 +60,28 @@ def test_two_ranks_train_the_drafter_of_one_process(trained, lab, options):
     assert_same_drafter(one, two)
     assert not {WORK, ERROR} & {path.name for path in two.checkpoint.parent.iterdir()}
     assert lab.store.entries("train") == [one.checkpoint.parent, two.checkpoint.parent]
+
+
+def test_two_nodes_train_the_drafter_of_one_process(trained, tmp_path, monkeypatch):
+    """Both nodes are this machine; the second answers in a thread."""
+    monkeypatch.setenv(nodes.CALLS, str(tmp_path))
+    monkeypatch.setattr(nodes.socket, "gethostname", lambda: "localhost")
+    other = threading.Thread(target=nodes.answer_calls, args=(tmp_path, 1))
+    other.start()
+    try:
+        two = trained("train.nodes=2", "train.strategy=ddp")
+    finally:
+        (tmp_path / nodes.ENDED).touch()
+        other.join()
+    assert_same_drafter(trained(), two)
+
+
+def test_nodes_need_somebody_who_starts_the_others(lab, small, small_overrides, trained):
+    config = compose_config([*small_overrides, "train.nodes=2"])
+    with pytest.raises(UserError, match=r"train\.nodes=2 is not valid; allowed: 1, or executor"):
+        check_cell(config, target_info(lab, config.target))
+    with pytest.raises(UserError, match=r"train\.nodes=2"):
+        trained("train.nodes=2")
 
 
 def test_ranks_end_with_the_command_and_shards_resume(trained, lab, small_overrides):

@@ -52,7 +52,7 @@ def check_match(experiment: Experiment) -> None:
         return
     executor = experiment.config.executor
     elsewhere = executor.kind != "local" or executor.workers not in (None, 1)
-    if elsewhere or any(arm.config.train.devices > 1 for arm in experiment.arms):
+    if elsewhere or any(arm.config.train.ranks > 1 for arm in experiment.arms):
         allowed = "executor.kind=local, executor.workers=1 and train.devices=1 with it: "
         raise UserError.of("match", "wall_time", f"{allowed}the pace is measured in this process")
 

@@ -56,7 +56,7 @@ class SlurmConfig:
     def __post_init__(self) -> None:
         for name in self.extra:
             if name.replace("_", "-") in SET_BY_FIELDS + SEVERAL_TASKS:
-                allowed = "an option that the lab does not set; a cell is one task on one node"
+                allowed = "an option that the lab does not set; train.nodes sets the nodes"
                 raise UserError.of("executor.slurm.extra", name, allowed)
 
 

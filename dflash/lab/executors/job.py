@@ -39,6 +39,11 @@ class Job:
         return int(self.config["train"]["devices"])
 
     @property
+    def nodes(self) -> int:
+        """How many machines its training spans; inputs of all cells need one."""
+        return 1 if self.shared else int(self.config["train"]["nodes"])
+
+    @property
     def shared(self) -> bool:
         """Inputs of all cells: they come first and have the machine to themselves."""
         return self.seed is None

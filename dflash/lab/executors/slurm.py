@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from dflash.lab.executors.slots import at_most_here
 from dflash.lab.executors.window import run_in_window
 from dflash.lab.executors.worker import quiet_lab
 from dflash.lab.stages.common import Lab
+from dflash.lab.stages.nodes import CALLS, ENDED, answer_calls
 from dflash.model.errors import UserError
 
 try:
@@ -36,9 +38,28 @@ class Work:
     threads: int
 
     def __call__(self) -> dict[str, Any]:
-        """Do it; plain data of a ``Result``."""
+        """Do it; plain data of a ``Result``. Nodes after the first only lend their devices."""
         torch.set_num_threads(at_most_here(self.threads))
-        return perform(quiet_lab(self.store), self.job).plain()
+        if self.job.nodes == 1:
+            return self.perform().plain()
+        part = "-".join(
+            os.environ.get(f"SLURM_{name}", "0") for name in ("JOB_ID", "RESTART_COUNT")
+        )
+        calls = self.store / "slurm" / f"calls-{part}"
+        node = int(os.environ["SLURM_PROCID"])
+        if node:
+            answer_calls(calls, node)
+            return Result({}).plain()
+        calls.mkdir(parents=True, exist_ok=True)
+        os.environ[CALLS] = str(calls)
+        try:
+            return self.perform().plain()
+        finally:
+            (calls / ENDED).touch()
+
+    def perform(self) -> Result:
+        """The job itself."""
+        return perform(quiet_lab(self.store), self.job)
 
     def checkpoint(self) -> Any:
         """Called by submitit shortly before the time is over."""
@@ -81,6 +102,8 @@ class Slurm:
         for job in jobs:
             if job.devices > max(1, self.config.slurm.gpus):
                 raise UserError.of("executor.slurm.gpus", self.config.slurm.gpus, f"{job.devices}")
+            if job.nodes > 1 and self.config.slurm.cluster == "local":
+                raise UserError.of("train.nodes", job.nodes, "1 with executor.slurm.cluster=local")
         limit = self.config.workers
         if limit is None and self.config.slurm.cluster == "local":
             limit = 1  # nobody else keeps this machine from being overrun
@@ -88,6 +111,11 @@ class Slurm:
 
     def submit(self, job: Job) -> submitit.Job[dict[str, Any]]:
         """Put a job in Slurm's queue."""
+        if self.config.slurm.cluster == "slurm":
+            together = ["--kill-on-bad-exit=1"] if job.nodes > 1 else []
+            self._executor.update_parameters(
+                nodes=job.nodes, tasks_per_node=1, slurm_srun_args=together
+            )
         submitted = self._executor.submit(Work(self.store, job, self.config.slurm.cpus))
         self.lab.say(f"{job.label}: job {submitted.job_id}, log {submitted.paths.stdout}")
         return submitted
@@ -103,7 +131,7 @@ class Slurm:
     def result(self, handle: submitit.Job[dict[str, Any]]) -> Result | str:
         """What a job left, or the state in which it ended without a result."""
         try:
-            return Result(**handle.result())
+            return Result(**handle.results()[0])  # the first node's
         except (submitit.core.utils.UncompletedJobError, submitit.core.utils.FailedJobError):
             return f"job {handle.job_id}, {handle.state}, log {handle.paths.stderr}"
 

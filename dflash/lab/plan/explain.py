@@ -194,17 +194,22 @@ def _budget(cell: CellWork, rate: Rate | None) -> list[str]:
         scaled(flops, ""),
         "unknown"
         if rate is None
-        else duration(flops / rate.flops_per_second / cell.config.train.devices),
+        else duration(flops / rate.flops_per_second / cell.config.train.ranks),
         size(cell.checkpoint_bytes),
         size(RESUME_POINT * cell.parameters),
         size(training_memory(cell).total),
     ]
 
 
+def _ranks(entry: Entry) -> int:
+    train = entry.key.config["train"]
+    return int(train["devices"] * train["nodes"])
+
+
 def _time_text(plan: Plan, rate: Rate | None, training: Sequence[Entry]) -> str:
     if rate is None:
         return UNKNOWN
-    work = sum(entry.flops / entry.key.config["train"]["devices"] for entry in training)
+    work = sum(entry.flops / _ranks(entry) for entry in training)
     seconds = duration(work / rate.flops_per_second)
     bound = "" if plan.cells[0].train.counted else "at most, as lengths are bounds: "
     return (

@@ -101,7 +101,7 @@ def measured_rate(store: Store, cell: CellWork, fits: Callable[[str], bool]) -> 
         run = _work_of(store, read_manifest(entry)["inputs"]["rollouts"], facts, cell)
         if run is not None:
             device, total = facts["device"], run.training_flops
-            seconds = facts["train_seconds"] * run.config.train.devices
+            seconds = facts["train_seconds"] * run.config.train.ranks
             runs.append((total / facts["steps"], total / seconds))
     if not runs:
         return None

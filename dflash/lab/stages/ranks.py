@@ -6,8 +6,6 @@ wait for each other at the lock. So torchrun starts ``rank.py``, which trains an
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +14,10 @@ import torch
 
 from dflash.lab.config import LabConfig
 from dflash.lab.stages.common import write_json
+from dflash.lab.stages.nodes import call_nodes, run_agent
 from dflash.model.errors import UserError
 from dflash.target.load import device_of
+from dflash.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from dflash.lab.stages.train import Training
@@ -37,13 +37,13 @@ def check_ranks(config: LabConfig) -> None:
     Raises:
         UserError: a strategy that does not fit, or a certain device for all of them.
     """
-    devices, strategy = config.train.devices, config.train.strategy
-    if devices == 1:
+    ranks, strategy = config.train.ranks, config.train.strategy
+    if ranks == 1:
         return
     if strategy not in STRATEGIES:
         raise UserError.of("train.strategy", strategy, ", ".join(STRATEGIES))
-    if strategy == "fsdp" and config.train.sequences % devices:
-        allowed = f"a multiple of train.devices={devices} with train.strategy=fsdp"
+    if strategy == "fsdp" and config.train.sequences % ranks:
+        allowed = f"a multiple of the {ranks} devices with train.strategy=fsdp"
         raise UserError.of("train.sequences", config.train.sequences, allowed)
     if config.target.device not in ("auto", "cuda", "cpu"):
         allowed = "auto, cuda or cpu, which mean a device for every rank"
@@ -64,7 +64,7 @@ def check_devices_here(config: LabConfig) -> None:
 
 
 def launch_ranks(training: Training, directory: Path) -> None:
-    """Train in ``train.devices`` processes; the first leaves the results in ``directory``.
+    """Train in ``train.ranks`` processes; the first leaves the results in ``directory``.
 
     Raises:
         UserError: see ``check_ranks`` and ``check_devices_here``.
@@ -86,20 +86,16 @@ def launch_ranks(training: Training, directory: Path) -> None:
     }
     write_json(directory / WORK, work)
     (directory / ERROR).unlink(missing_ok=True)
-    count = config.train.devices
-    threads = max(1, torch.get_num_threads() // count)
-    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", *launcher, "-m", "dflash.lab.stages.rank", str(directory / WORK)],
-        stdin=subprocess.PIPE,  # the ranks end when it is closed, however this process dies
-        env=os.environ | {"OMP_NUM_THREADS": str(threads)},
-    )
-    try:
-        code = process.wait()
-    finally:
-        assert process.stdin is not None
-        process.stdin.close()
+    code = run_agent(_command(config.train, directory / WORK), config.train.devices)
     if code:
         error = directory / ERROR
         told = error.read_text(encoding="utf-8").strip() if error.is_file() else ""
         raise RankError(told or f"torchrun ended with status {code}")
+
+
+def _command(config: TrainConfig, work: Path) -> list[str]:
+    """torchrun's command, after the other nodes were called, if there are any."""
+    if config.nodes > 1:
+        return call_nodes(config, work)
+    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={config.devices}"]
+    return [sys.executable, "-m", *launcher, "-m", "dflash.lab.stages.rank", str(work)]

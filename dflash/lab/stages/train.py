@@ -176,7 +176,7 @@ class Training:
             pace: lets others train between the steps.
         """
         if not (directory / FACTS).is_file():  # else it was killed between this and the end
-            if self.config.train.devices == 1:
+            if self.config.train.ranks == 1:
                 self.train_here(directory, source, pace)
             else:
                 launch_ranks(self, directory)

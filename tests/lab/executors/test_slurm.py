@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from dflash.lab.executors.config import ExecutorConfig, SlurmConfig
 from dflash.lab.executors.job import Job, Result
+from dflash.lab.stages import nodes
 from dflash.model.errors import UserError
+from dflash.training.config import TrainConfig
 from tests.lab.executors.conftest import run
 from tests.lab.executors.grid import assert_built_once, of_seed, tables
 
@@ -106,8 +110,55 @@ def test_a_job_on_a_lost_node_is_submitted_again(stub, lab, monkeypatch):
     assert list(executor.run([job()])) == [(job(), Result({}))]
     assert any("worker lost (job 1000, NODE_FAIL" in text for text in lab.said)
     script = (stub / "job1001").read_text()
-    for line in ("partition=gpu", "gpus-per-node=2", "account=me", "time=240", "mem=64GB"):
+    for line in (
+        "nodes=1",
+        "partition=gpu",
+        "gpus-per-node=2",
+        "account=me",
+        "time=240",
+        "mem=64GB",
+    ):
         assert f"#SBATCH --{line}" in script
+
+
+def test_a_job_asks_for_its_nodes_with_one_task_each(stub, lab, monkeypatch):
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    monkeypatch.setattr(slurm, "Work", lambda *given: Nothing())
+    executor = slurm.Slurm(lab, ExecutorConfig("slurm", slurm=SlurmConfig(gpus=0)))
+    for count, number in ((2, 1000), (1, 1001)):
+        executor.submit(job(nodes=count))
+        script = (stub / f"job{number}").read_text()
+        assert f"#SBATCH --nodes={count}" in script
+        assert "#SBATCH --ntasks-per-node=1" in script
+        assert ("--kill-on-bad-exit=1" in script) is (count > 1)
+
+
+def test_nodes_after_the_first_answer_until_it_has_ended(lab, monkeypatch):
+    """Two tasks of one job, in threads: the first calls once, the second answers once."""
+    begun = []
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(nodes, "POLL", 0.01)
+    monkeypatch.setattr(nodes, "run_agent", lambda command, devices: begun.append(command) or 0)
+    work = slurm.Work(lab.store.root, job(devices=3, nodes=2), 1)
+    lab.store.root.mkdir()
+
+    def first(self) -> Result:
+        asked = TrainConfig(devices=3, nodes=2)
+        begun.append(nodes.call_nodes(asked, lab.store.root / "work.json"))
+        return Result({"train": "train-x"})
+
+    monkeypatch.setattr(slurm.Work, "perform", first)
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    other = threading.Thread(target=work)
+    other.start()
+    time.sleep(0.1)
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    assert work() == Result({"train": "train-x"}).plain()
+    other.join(timeout=10)
+    assert not other.is_alive()
+    ranks = [word for command in begun for word in command if "node-rank" in word]
+    assert ranks == ["--node-rank=0", "--node-rank=1"]
+    assert len({word for command in begun for word in command if "master" in word}) == 2
 
 
 def test_what_is_queued_is_cancelled_with_the_run(stub, lab, monkeypatch):
@@ -121,8 +172,8 @@ def test_what_is_queued_is_cancelled_with_the_run(stub, lab, monkeypatch):
     assert (stub / "cancelled").read_text() == "1000"
 
 
-def job(devices: int = 1) -> Job:
-    return Job("j", {"train": {"devices": devices}}, 0, "claim")
+def job(devices: int = 1, nodes: int = 1) -> Job:
+    return Job("j", {"train": {"devices": devices, "nodes": nodes}}, 0, "claim")
 
 
 def test_without_slurm_it_is_one_line(lab, monkeypatch):
