@@ -138,7 +138,7 @@ def test_the_executor_is_no_part_of_what_determines_a_cell():
         ("executor.workers=0", r"executor\.workers=0 is not valid; allowed: null or an integer"),
         ("executor.retries=-1", r"executor\.retries=-1 is not valid; allowed: an integer of at"),
         ("executor.slurm.gpus=-1", r"executor\.slurm\.gpus=-1"),
-        ("executor.slurm.extra={ntasks_per_node: 2}", r"a cell is one task on one node"),
+        ("executor.slurm.extra={ntasks_per_node: 2}", r"train\.nodes sets the nodes"),
         ("executor.slurm.partion=a", r"did you mean 'executor\.slurm\.partition'"),
     ],
 )
