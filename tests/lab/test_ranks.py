@@ -76,7 +76,10 @@ def test_two_nodes_train_the_drafter_of_one_process(trained, tmp_path, monkeypat
     assert_same_drafter(trained(), two)
 
 
-def test_nodes_need_somebody_who_starts_the_others(lab, small, small_overrides, trained):
+def test_nodes_need_somebody_who_starts_the_others(
+    lab, small, small_overrides, trained, monkeypatch
+):
+    monkeypatch.delenv(nodes.CALLS, raising=False)
     config = compose_config([*small_overrides, "train.nodes=2"])
     with pytest.raises(UserError, match=r"train\.nodes=2 is not valid; allowed: 1, or executor"):
         check_cell(config, target_info(lab, config.target))

@@ -55,6 +55,7 @@ class Work:
         try:
             return self.perform().plain()
         finally:
+            del os.environ[CALLS]
             (calls / ENDED).touch()
 
     def perform(self) -> Result:

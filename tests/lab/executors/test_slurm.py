@@ -159,6 +159,7 @@ def test_nodes_after_the_first_answer_until_it_has_ended(lab, monkeypatch):
     ranks = [word for command in begun for word in command if "node-rank" in word]
     assert ranks == ["--node-rank=0", "--node-rank=1"]
     assert len({word for command in begun for word in command if "master" in word}) == 2
+    assert nodes.CALLS not in os.environ
 
 
 def test_what_is_queued_is_cancelled_with_the_run(stub, lab, monkeypatch):
