@@ -80,10 +80,10 @@ def bootstrap_ratio(
     top, bottom: [C, S] sums per prompt and seed. The shape is the bootstrap's, the width that of a
     t interval: the drawn ratios are stretched about the estimate until 1.96 of their standard
     deviations are t standard errors (`clustered_error`). Left alone, three seeds drawn with
-    replacement are far too narrow when seeds matter (79% in the worst case below) and too wide
-    when only the residual does. In simulation (tests/analysis/simulated.py; 12 to 200 prompts, 3
-    and 5 seeds) A/A intervals cover 0 in 93 to 97% of cases where prompts or seeds lead, and in 98
-    to 99% where the residual does. One prompt gives an estimate without an interval.
+    replacement are far too narrow when seeds matter (81% in the worst case below) and too wide
+    when only the residual does. In simulation (benchmarks/verdicts.py; 12 to 200 prompts, 3 and 5
+    seeds) A/A intervals cover 0 in 92 to 97% of cases where prompts or seeds lead, and in 94 to 99%
+    where the residual does. One prompt gives an estimate without an interval.
     """
     total = bottom.sum()
     if total == 0:

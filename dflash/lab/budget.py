@@ -26,6 +26,7 @@ from dflash.lab.stages.target import TargetInfo, target_info
 from dflash.model.errors import UserError
 from dflash.model.flops import STEP_CONTEXT, Sizes, Work, forward_flops
 from dflash.model.taps import resolve_taps
+from dflash.training.config import total_steps
 
 MOST = 1_000_000  # steps; more is no match but a mistake
 
@@ -159,8 +160,7 @@ def _slots(lab: Lab, config: LabConfig, info: TargetInfo, seeds: tuple[int, ...]
 
 
 def _steps(lab: Lab, config: LabConfig, info: TargetInfo) -> int:
-    from dflash.training.config import total_steps
-    from dflash.training.run import trainable_rows
+    from dflash.training.run import trainable_rows  # Lightning takes seconds to import
 
     rollouts = build_answers(lab, config, "train", info.identity).rollouts()
     return total_steps(config.train, len(trainable_rows(rollouts, config.train.max_length)))

@@ -23,7 +23,11 @@ _USED: dict[Path, IO[str]] = {}  # stores that this process works in, until it e
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold an exclusive lock; while another process has it, say that we wait for it."""
-    handle = _acquire(path, what)
+    handle = claim(path, wait=False)
+    if handle is None:
+        print(f"waiting for another process that builds {what}", file=sys.stderr, flush=True)
+        handle = claim(path, wait=True)
+    assert handle is not None
     with handle:
         yield
 
@@ -50,7 +54,7 @@ def claim(path: Path, wait: bool) -> IO[str] | None:
             fcntl.flock(handle, fcntl.LOCK_EX)
         if _leads_to(path, handle):
             return handle
-        handle.close()
+        handle.close()  # removed while we waited: the lock is worth nothing
 
 
 def use_store(root: Path) -> None:
@@ -78,17 +82,6 @@ def only_user(root: Path) -> Iterator[bool]:
         yield alone
     finally:  # a failed conversion may have dropped the shared lock, too
         fcntl.flock(handle, fcntl.LOCK_SH)
-
-
-def _acquire(path: Path, what: str) -> IO[str]:
-    while True:
-        handle = path.open("a+")
-        if not _lock(handle, fcntl.LOCK_EX):
-            print(f"waiting for another process that builds {what}", file=sys.stderr, flush=True)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        if _leads_to(path, handle):
-            return handle
-        handle.close()  # removed while we waited: the lock is worth nothing
 
 
 def _lock(handle: IO[str], kind: int) -> bool:

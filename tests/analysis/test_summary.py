@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
-from analysis.report import write_report
 from analysis.verdict import conclude
 from dflash.model.errors import UserError
-
-Make = Callable[..., Path]
-write = partial(write_report, formats=(), resamples=300)
-
-
-def read(directory: Path) -> tuple[str, pd.DataFrame]:
-    text = write(directory).read_text(encoding="utf-8")
-    return text, pd.read_csv(directory / "summary.csv")
-
-
-def at(table: pd.DataFrame, arm: str, bench: str = "all", answers: str = "all") -> pd.Series:
-    rows = table[(table["arm"] == arm) & (table["bench"] == bench) & (table["answers"] == answers)]
-    assert len(rows) == 1
-    return rows.iloc[0]
+from tests.analysis.reading import Make, at, read, write
 
 
 def test_planted_effects_get_their_verdicts(make_result: Make) -> None:
@@ -55,18 +36,6 @@ def test_tau_is_the_mean_over_prompts_and_seeds(make_result: Make) -> None:
     )
     assert at(table, "worse")["prompts"] == 34
     assert at(table, "worse", "mt_bench")["prompts"] == 10  # two turns each
-
-
-def test_speedup_is_the_ratio_of_decoded_seconds(make_result: Make) -> None:
-    directory = make_result()
-    text, table = read(directory)
-    prompts = pd.read_parquet(directory / "prompts.parquet")
-    rows = prompts[prompts["run_id"].str.startswith("control-") & (prompts["source"] == "decode")]
-    expected = rows["ar_seconds"].sum() / rows["spec_seconds"].sum()
-    assert at(table, "control")["speedup"] == pytest.approx(expected)
-    assert at(table, "control")["speedup_baseline"] == "same loop, block size 1"
-    assert "same loop, block size 1" in text
-    assert at(table, "control")["lossless"] == len(rows)
 
 
 def test_results_with_and_without_loops_are_both_shown(make_result: Make) -> None:
@@ -181,51 +150,6 @@ def no_rows(frames: dict[str, pd.DataFrame]) -> None:
         frames[name] = pd.DataFrame(columns=names.split())
 
 
-def test_answers_that_were_not_timed_have_no_speedup(make_result: Make) -> None:
-    def change(frames: dict[str, pd.DataFrame]) -> None:
-        frames["prompts"][["ar_seconds", "spec_seconds"]] = np.nan
-
-    text, table = read(make_result(change=change))
-    assert table["speedup"].isna().all()
-    assert "| control | 0 " in text
-    assert table["speed_stamp"].isna().all()
-
-
-def test_speeds_of_unlike_devices_are_not_compared(make_result: Make) -> None:
-    """Decoding may run on another machine than training, and arms on different ones."""
-
-    def change(frames: dict[str, pd.DataFrame]) -> None:
-        prompts = frames["prompts"]
-        decoded = prompts["source"] == "decode"
-        prompts.loc[decoded, "device"] = "H200"
-        prompts.loc[decoded & prompts["run_id"].str.startswith("worse-"), "device"] = "A100"
-
-    arms = {"control": 0.0, "worse": -0.12, "better": 0.12}
-    text, table = read(make_result(arms=arms, change=change))
-    assert np.isnan(at(table, "worse")["speed_ratio"])
-    assert at(table, "worse")["speedup"] > 0
-    assert at(table, "better")["speed_ratio"] == pytest.approx(1)
-    assert "* Decoded on device A100, H200.\n" in text
-    assert "* Speeds are compared only where both answers were decoded on equal devices." in text
-    plain, _ = read(make_result(experiment="plain"))
-    assert "Decoded on device" not in plain
-    assert "equal devices" not in plain
-
-
-def test_speed_on_few_prompts_is_stamped_though_tau_is_not(make_result: Make) -> None:
-    """Replay covers every prompt, decoding the first few of each bench."""
-    text, table = read(make_result(benches={"gsm8k": 12, "humaneval": 12}))
-    row = at(table, "control")
-    assert row["prompts"] == 24
-    assert np.isnan(row["stamp"])
-    assert (row["speed_prompts"], row["speed_stamp"]) == (8, "too few prompts (8)")
-    assert "| control | 8 TOO FEW |" in text
-    more = {"gsm8k": 12, "humaneval": 12, "mt_bench": 10}
-    text, table = read(make_result(benches=more, seeds=(0, 1), experiment="more"))
-    assert at(table, "control")["speed_stamp"] == "too few seeds (2)"
-    assert "| control | 12 " in text
-
-
 def test_only_replayed_answers(make_result: Make) -> None:
     def change(frames: dict[str, pd.DataFrame]) -> None:
         prompts = frames["prompts"]
@@ -291,63 +215,6 @@ def test_wider_and_hotter_rows_are_chosen_not_mixed(make_result: Make) -> None:
     assert "prompts.parquet only: temperature 1." in text
 
 
-def test_output_that_differs_from_the_targets_is_named(make_result: Make) -> None:
-    def change(frames: dict[str, pd.DataFrame]) -> None:
-        prompts = frames["prompts"]
-        bad = (prompts["run_id"] == "worse-1") & (prompts["source"] == "decode")
-        prompts.loc[prompts.index[bad][0], ["lossless", "first_divergence"]] = [False, 7]
-
-    def slower(frames: dict[str, pd.DataFrame]) -> None:
-        change(frames)
-        prompts = frames["prompts"]
-        prompts.loc[prompts["lossless"].eq(False), "spec_seconds"] *= 100
-
-    slow = make_result(change=slower, experiment="slow")
-
-    text, table = read(make_result(change=change))
-    assert "worse is not lossless: 1 of 48 outputs" in text
-    # The seconds of an output that differs count for nothing (T-GATE1).
-    assert at(table, "worse")["speedup"] == pytest.approx(at(read(slow)[1], "worse")["speedup"])
-
-
-def test_perfect_acceptance_is_suspect(make_result: Make) -> None:
-    def change(frames: dict[str, pd.DataFrame]) -> None:
-        steps = frames["steps"]
-        perfect = steps["run_id"].str.startswith("worse-")
-        answer = ["run_id", "bench", "prompt_id", "turn", "source"]
-        last = steps["step"] == steps.groupby(answer)["step"].transform("max")
-        steps.loc[perfect & ~last, "emitted"] = int(frames["prompts"]["width"].max())
-        steps.loc[perfect & last, "emitted"] = 1  # cut by the answer's end
-
-    assert "worse is accepted almost whole" in read(make_result(change=change))[0]
-    assert "almost whole" not in read(make_result(experiment="plain"))[0]
-
-
-def test_runs_that_are_not_matched_are_named(make_result: Make) -> None:
-    def change(frames: dict[str, pd.DataFrame]) -> None:
-        runs = frames["runs"]
-        runs.loc[runs["arm"] == "worse", "dtype"] = "bfloat16"
-
-    assert "Runs differ in dtype (bfloat16, float32)" in read(make_result(change=change))[0]
-
-
-@pytest.mark.parametrize(
-    ("init", "diff", "said"),
-    [
-        ("target", {"drafter.rope.context": False}, True),
-        ("target", {"drafter.attention.qk_norm": "none"}, False),
-        ("random", {"drafter.rope.context": False}, False),
-    ],
-)
-def test_a_start_fitted_to_the_control_is_named(
-    make_result: Make, init: str, diff: dict, said: bool
-) -> None:
-    directory = make_result()
-    config = {"question": "q?", "control": {"train": {"init": init}}, "arms": {"worse": diff}}
-    (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    assert ("worse starts from weights that were fitted" in read(directory)[0]) is said
-
-
 def test_answers_of_one_token_have_no_tau(make_result: Make) -> None:
     def change(frames: dict[str, pd.DataFrame]) -> None:
         prompts = frames["prompts"]
@@ -373,34 +240,3 @@ def test_conclusions_are_computed(make_result: Make) -> None:
     control, worse = conclude(table)
     assert f"{at(table, 'control')['tau']:.3f}" in control
     assert worse.startswith("worse: worse. Its paired difference to the control is -0.")
-
-
-def test_arms_that_were_fed_otherwise_are_named(make_result: Make) -> None:
-    """From the tables alone: hashes of an arm beside its control's of the same seed."""
-
-    def change(frames: dict[str, pd.DataFrame]) -> None:
-        runs = frames["runs"]
-        other = (runs["arm"] == "worse") & (runs["seed"] == 1)
-        runs.loc[other, ["anchor_hash", "init_hash"]] = "other"
-        wider = runs["arm"] == "better"
-        runs.loc[wider, "init_hash"] = "other"
-        runs.loc[wider, "parameters"] = 2e7
-
-    arms = {"control": 0.0, "worse": -0.12, "better": 0.12, "floor:unigram": -0.3}
-    directory = make_result(arms=arms, change=change)
-    text, _ = read(directory)
-    assert "* worse and the control differ in anchors, starting values: " in text
-    assert "better and the control" not in text
-    assert "floor:unigram and the control" not in text
-    (directory / "matched.json").write_text('{"sentence": "Arms matched, except as declared."}')
-    assert "and the control differ in" not in read(directory)[0], "one of the two has the word"
-
-
-def test_matched_arms_are_said_to_be(make_result: Make) -> None:
-    directory = make_result()
-    assert "the control differ in" not in read(directory)[0]
-    (directory / "matched.json").write_text('{"sentence": "Arms matched: all of it."}')
-    assert "\n\nArms matched: all of it.\n\n" in read(directory)[0]
-    (directory / "matched.json").write_text("{")
-    with pytest.raises(UserError, match=r"matched\.json is not readable"):
-        read(directory)

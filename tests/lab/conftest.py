@@ -67,6 +67,12 @@ def tiny_target(tmp_path_factory) -> Path:
     return tiny.save_tiny_target(tmp_path_factory.mktemp("tiny"))
 
 
+@pytest.fixture(scope="session")
+def deep_target(tmp_path_factory) -> Path:
+    """Deep enough for five taps in its first third."""
+    return tiny.save_tiny_target(tmp_path_factory.mktemp("deep"), layers=15)
+
+
 @pytest.fixture
 def small_overrides() -> list[str]:
     """A run of seconds on the tiny target."""

@@ -7,30 +7,39 @@ import json
 import pytest
 import yaml
 
+from dflash.lab import run
 from dflash.lab.budget import RULES, match_budget
 from dflash.lab.experiment import load_experiment
 from dflash.lab.grid import plan_arms
 from dflash.lab.results import read_table
 from dflash.lab.run import run_experiment
 from dflash.lab.stages import pace
+from dflash.lab.stages.answers import build_answers
 from dflash.lab.stages.target import target_info
+from dflash.lab.upkeep.wanted import wanted_entries
 from dflash.model.errors import UserError
 from dflash.model.flops import STEP_CONTEXT, Sizes, Work, forward_flops
+from dflash.training.supervision import supervised_slots
 
 DEEP = "  deep: {drafter.num_layers: 2}"
 LONG = "  long: {drafter.block_size: 6}"
 
 
 @pytest.fixture
-def matched(lab, small, small_overrides, write_experiment):
-    """The experiment whose one arm is matched to the control."""
+def unmatched(small, small_overrides, write_experiment):
+    """The experiment whose one arm is to be matched to the control, as it is written."""
 
     def make(arm: str, match: str, *overrides: str):
         name = write_experiment(arm, "even", f"match: {match}\n")
-        experiment = load_experiment(name, [*small_overrides, "train.steps=12", *overrides])
-        return match_budget(lab, experiment)
+        return load_experiment(name, [*small_overrides, "train.steps=12", *overrides])
 
     return make
+
+
+@pytest.fixture
+def matched(lab, unmatched):
+    """The same, matched."""
+    return lambda *words: match_budget(lab, unmatched(*words))
 
 
 def test_every_rule_can_be_asked_for():
@@ -83,6 +92,50 @@ def test_tokens_are_equal_up_to_half_a_step(matched, lab, tmp_path):
     assert {r["steps"] for r in runs if r["arm"] == "long"} == {steps}
     text = yaml.safe_load((finished.directory / "config.yaml").read_text())
     assert (text["match"], text["matched"]) == ("tokens", {"long": {"train.steps": steps}})
+
+
+@pytest.mark.parametrize("seeds", ["[0]", "[0,1]"])
+def test_no_other_number_of_steps_comes_nearer(matched, lab, seeds):
+    """Against the sums written out."""
+    experiment = matched(LONG, "tokens", f"seeds={seeds}")
+    info = target_info(lab, experiment.config.target)
+    rollouts = build_answers(lab, experiment.config, "train", info.identity).rollouts()
+
+    def seen(config, steps: int) -> int:
+        parts = (config.train, config.drafter, rollouts, info.hf_config.vocab_size)
+        runs = [supervised_slots(*parts, seed) for seed in experiment.seeds]
+        return sum(slots(step) for slots in runs for step in range(steps))
+
+    wanted = seen(experiment.config, 12)
+    arm = experiment.arms[1].config
+    distance = {steps: abs(seen(arm, steps) - wanted) for steps in range(1, 13)}
+    assert distance[arm.train.steps] == min(distance.values())
+
+
+def test_the_pace_belongs_to_what_a_run_used(matched, lab, monkeypatch, tmp_path):
+    """Without it garbage collection would take it, and the arms would get other steps."""
+    monkeypatch.setattr(pace, "STEPS", 2)
+    experiment = matched(DEEP, "wall_time", "seeds=[0]", "train.steps=3")
+    finished = run_experiment(lab, experiment, tmp_path / "results")
+    entries = json.loads((finished.directory / "provenance" / "entries.json").read_text())
+    (entry,) = lab.store.entries("pace")
+    assert entry.name in entries["deep-s0"]
+    assert entry.name not in entries["control-s0"]
+
+
+def test_why_knows_a_matched_arm_by_its_matched_entries(unmatched, lab, tmp_path):
+    experiment = unmatched(DEEP, "parameters", "seeds=[0]", "drafter.mlp_size=200")
+    run_experiment(lab, experiment, tmp_path / "results")
+    wanted = wanted_entries(lab, experiment)
+    assert len(wanted) > 10
+    assert all(lab.store.has(item.key) for item in wanted.values())
+
+
+def test_a_quota_is_held_against_the_matched_arms(unmatched, lab, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(run, "hold_to_quota", lambda lab, e, quota: asked.append(e.arms[1]))
+    run_experiment(lab, unmatched(LONG, "tokens"), tmp_path / "results")
+    assert [bool(arm.matched) for arm in asked] == [False, True]
 
 
 def test_wall_time_follows_the_measured_pace(matched, lab, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -20,10 +19,6 @@ from dflash.lab.stages.common import Lab
 from dflash.lab.stages.target import target_info
 from dflash.lab.store import Store, read_manifest
 
-SPEC = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name("tiny.py"))
-tiny = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(tiny)  # tests are no package, so a helper is loaded by path
-
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "experiments" / "ablation").glob("*.yaml"))
 RECIPE = [  # the shape of the default recipe's drafter, on which the arms are patches
     "seeds=[0]",
@@ -31,12 +26,6 @@ RECIPE = [  # the shape of the default recipe's drafter, on which the arms are p
     "drafter.block_size=5",
     "drafter.features.taps=uniform:5",
 ]
-
-
-@pytest.fixture(scope="module")
-def deep_target(tmp_path_factory) -> Path:
-    """Deep enough for five taps in its first third."""
-    return tiny.save_tiny_target(tmp_path_factory.mktemp("deep"), layers=15)
 
 
 @pytest.fixture(scope="module")

@@ -91,6 +91,17 @@ def test_switches_survive_the_file(tmp_path: Path, more: dict[str, Any]) -> None
     assert switches_of(Qwen3Config.from_pretrained(tmp_path)) == switches
 
 
+def test_another_mlp_survives_the_file_and_must_agree_with_it(tmp_path: Path) -> None:
+    draft = toy_drafter(toy_switches(mlp_size=20))
+    draft.save_pretrained(tmp_path)
+    loaded = DFlashDraftModel.from_pretrained(tmp_path)
+    assert loaded.switches.mlp_size == 20
+    assert loaded.layers[0].mlp.up_proj.weight.shape == (20, HIDDEN)
+    loaded.config.intermediate_size = 24
+    with pytest.raises(UserError, match="intermediate_size=24 is not valid; allowed: 20"):
+        switches_of(loaded.config)
+
+
 def test_every_pair_of_switches_survives_the_config() -> None:
     for switches in pairwise_combinations(AXES):
         assert switches_of(drafter_config(target_config(), switches, None)) == switches
