@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 
 import pytest
 import yaml
 
 from dflash.lab import run
-from dflash.lab.budget import RULES, match_budget
+from dflash.lab.budget import RULES, _slots, match_budget
 from dflash.lab.experiment import load_experiment
 from dflash.lab.grid import plan_arms
 from dflash.lab.results import read_table
@@ -110,6 +111,14 @@ def test_no_other_number_of_steps_comes_nearer(matched, lab, seeds):
     arm = experiment.arms[1].config
     distance = {steps: abs(seen(arm, steps) - wanted) for steps in range(1, 13)}
     assert distance[arm.train.steps] == min(distance.values())
+
+
+def test_all_seeds_count(unmatched, lab):
+    config = unmatched(LONG, "tokens").config
+    info = target_info(lab, config.target)
+    both, *each = (list(islice(_slots(lab, config, info, s), 6)) for s in ((0, 1), (0,), (1,)))
+    assert both == [sum(step) for step in zip(*each, strict=True)]
+    assert each[0] != each[1]
 
 
 def test_the_pace_belongs_to_what_a_run_used(matched, lab, monkeypatch, tmp_path):
